@@ -1,0 +1,5 @@
+"""Lets `python -m astraflow` do what `astraflow` does."""
+
+from astraflow.cli import main
+
+main()

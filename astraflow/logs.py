@@ -1,0 +1,37 @@
+"""One log format for every role and rank: time, level, role, message; on stderr, never in colors."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+__all__ = ["configure"]
+
+# Anything that looks like a hub or tracker key; a log must never hold one.
+_SECRET = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|[0-9a-f]{40})\b")
+
+
+class _HideSecrets(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        hidden = _SECRET.sub("(hidden)", text)
+        if hidden != text:
+            record.msg, record.args = hidden, ()
+        return True
+
+
+def configure(role: str) -> None:
+    """Send the process's log lines to stderr, which the supervisor keeps in the role's file."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter(
+            f"%(asctime)s %(levelname)-7s {role} %(name)s: %(message)s", "%H:%M:%S"
+        )
+    )
+    handler.addFilter(_HideSecrets())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for chatty in ("httpx", "httpcore", "uvicorn.access", "filelock", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,168 @@
+"""The RaaS process: one engine, one workflow, pulling work until the run needs no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from astraflow.data.chat import PromptRenderer, load_tokenizer, stop_ids
+from astraflow.errors import AstraFlowError
+from astraflow.interfaces import InferenceBackend, InferenceContext
+from astraflow.metrics import prometheus_text
+from astraflow.plugins import adapter_settings, build_plugin, load_plugin, recipe_type
+from astraflow.raas.episodes import Episodes, sample_with_retries
+from astraflow.raas.intake import Intake
+from astraflow.raas.workflow import Workflow, WorkflowContext
+from astraflow.recipe.files import read_resolved
+from astraflow.recipe.schema import Recipe
+from astraflow.wire.auth import read_token
+from astraflow.wire.client import ServiceClient
+from astraflow.wire.role import Role
+from astraflow.wire.server import bind, build_app, serve
+
+__all__ = ["build_engine", "run_raas"]
+
+log = logging.getLogger(__name__)
+
+
+async def run_raas(
+    role: Role,
+    *,
+    run_folder: Path,
+    dataflow: str,
+    instance: int,
+    gpus: tuple[int, ...],
+    host: str,
+    port: int,
+) -> None:
+    """Run one instance until asked to stop or the run needs no more samples."""
+    recipe = read_resolved(run_folder / "recipe.json", recipe_type=recipe_type()).recipe
+    token = read_token(run_folder)
+    name = f"raas-{instance}"
+    run_id = run_folder.resolve().parent.name + "/" + run_folder.resolve().name
+    client = ServiceClient(dataflow, token)
+    engine = build_engine(recipe, gpus=gpus, run_folder=run_folder, run_id=run_id)
+    try:
+        with role.waits.waiting("engine: start", deadline_s=recipe.limits.ready_s):
+            await engine.start(within_s=recipe.limits.ready_s)
+        episodes = Episodes(name, recipe, engine, client, role.waits)
+        intake = Intake(
+            name,
+            engine,
+            client,
+            lambda: episodes.last_beat,
+            run_id=run_id,
+            token=token,
+            waits=role.waits,
+        )
+        workflow = _build_workflow(recipe, engine)
+        await _run(role, engine, episodes, intake, workflow, token, host, port)
+    finally:
+        await engine.close()
+        await client.close()
+
+
+def build_engine(
+    recipe: Recipe, *, gpus: tuple[int, ...], run_folder: Path, run_id: str
+) -> InferenceBackend:
+    """
+    Build the recipe's inference adapter for one instance.
+
+    Raises:
+        PluginError: the adapter or a library of its is absent.
+    """
+    plugin = load_plugin("inference_backends", recipe.rollout.backend)
+    context = InferenceContext(
+        model_path=recipe.model.path,
+        dtype=recipe.model.dtype,
+        context_length=recipe.model.context_length,
+        settings=adapter_settings(recipe.rollout, plugin),
+        gpus=gpus,
+        tensor_parallel=recipe.rollout.tensor_parallel,
+        data_parallel=max(recipe.rollout.data_parallel // recipe.rollout.instances, 1),
+        # On-policy runs are the ones that must reproduce bit for bit.
+        reproducible=recipe.dataflow.max_staleness == 0,
+        log_folder=run_folder / "logs",
+        run_id=run_id,
+    )
+    engine: InferenceBackend = build_plugin(plugin, context)
+    return engine
+
+
+def _build_workflow(recipe: Recipe, engine: InferenceBackend) -> Workflow:
+    tokenizer = load_tokenizer(recipe.model.path)
+    section = recipe.workflow
+    reward = load_plugin("rewards", section.reward).build(
+        workers=section.grading_workers,
+        timeout_s=section.grading_timeout_s,
+        answer=section.answer,
+    )
+    context = WorkflowContext(
+        recipe=recipe,
+        renderer=PromptRenderer(tokenizer, model=recipe.model.path),
+        reward=reward,
+        sample=partial(
+            sample_with_retries,
+            engine,
+            timeout_s=recipe.rollout.request_timeout_s,
+            retries=recipe.rollout.max_retries,
+        ),
+        stop_ids=stop_ids(tokenizer, recipe.model.path),
+    )
+    workflow: Workflow = load_plugin("workflows", section.name).build(context)
+    return workflow
+
+
+async def _run(
+    role: Role,
+    engine: InferenceBackend,
+    episodes: Episodes,
+    intake: Intake,
+    workflow: Workflow,
+    token: str,
+    host: str,
+    port: int,
+) -> None:
+    def numbers() -> dict[str, Any]:
+        return {
+            "version": int(engine.version),
+            **episodes.numbers(),
+            "weights": intake.numbers(),
+        }
+
+    listener = bind(host, port)
+    app = build_app(
+        {}, token=token, healthy=lambda: True, metrics=lambda: prometheus_text("raas", numbers())
+    )
+    server = await serve(app, listener)
+    endless = [
+        asyncio.create_task(server.serve(sockets=[listener]), name="http"),
+        asyncio.create_task(episodes.report(), name="report"),
+        asyncio.create_task(episodes.beat(), name="beat"),
+        asyncio.create_task(intake.run(), name="intake"),
+        asyncio.create_task(role.beat(numbers), name="events"),
+        asyncio.create_task(role.stop.wait(), name="stop"),
+    ]
+    bound_host, bound_port = listener.getsockname()[:2]
+    role.ready(address=f"http://{bound_host}:{bound_port}")
+    pull = asyncio.create_task(_pull_then_wait(episodes, workflow), name="pull")
+    endless.append(pull)
+    done, _ = await asyncio.wait(endless, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    with contextlib.suppress(AstraFlowError):
+        await episodes.leave()
+    for task in endless[1:]:
+        task.cancel()
+    await asyncio.wait([endless[0]], timeout=6)
+    for task in done:
+        task.result()  # raises what ended the instance, if something did
+
+
+async def _pull_then_wait(episodes: Episodes, workflow: Workflow) -> None:
+    """Work until the run needs no more samples; the supervisor decides when the run is over."""
+    await episodes.pull(workflow)
+    await asyncio.Event().wait()

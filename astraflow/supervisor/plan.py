@@ -1,0 +1,144 @@
+"""From a recipe to role plans: commands, environments, GPUs. Pure: nothing is started here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from astraflow.recipe.schema import Recipe
+
+__all__ = ["DATAFLOW_ADDRESS", "RolePlan", "RunPlan", "plan_run"]
+
+DATAFLOW_ADDRESS = "{dataflow}"
+"""Stands in a command for the address that the dataflow service will report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolePlan:
+    """How one role is started."""
+
+    name: str
+    """``dataflow``, ``raas-0`` ... or ``trainer``."""
+
+    kind: str
+    """``dataflow``, ``raas`` or ``trainer``."""
+
+    command: tuple[str, ...]
+    """What a person could type."""
+
+    environment: dict[str, str]
+    """Set on top of the supervisor's own environment."""
+
+    gpus: tuple[int, ...]
+    """Devices, as numbered on this host; empty for the CPU."""
+
+    exit_code: int
+    """The run's exit code when this role ends on its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Every role of a run, in the order of their start."""
+
+    dataflow: RolePlan
+    raas: tuple[RolePlan, ...]
+    trainer: RolePlan
+    ports: str = "every role binds port 0 on 127.0.0.1 and reports the port it was given"
+
+    def roles(self) -> tuple[RolePlan, ...]:
+        """Return all of them, in the order of their start."""
+        return (self.dataflow, *self.raas, self.trainer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"roles": [asdict(role) for role in self.roles()], "ports": self.ports}
+
+
+def plan_run(
+    recipe: Recipe, run_folder: Path, *, resume_from: Path | None = None, cores: int | None = None
+) -> RunPlan:
+    """
+    Plan a run.
+
+    Rollout instances take the first GPUs, the trainer the ones after. On a CPU the roles that
+    compute share the cores evenly: threads beyond the cores cost more than they bring.
+
+    Args:
+        recipe: The validated recipe.
+        run_folder: Where ``recipe.json`` lies.
+        resume_from: A checkpoint to continue from.
+        cores: Processors of this host; None asks.
+    """
+    rollout, trainer = recipe.rollout, recipe.trainer
+    per_instance = rollout.gpus // rollout.instances
+    computing = (0 if rollout.gpus else rollout.instances) + (
+        0 if trainer.gpus else trainer.cpu_ranks
+    )
+    cores = cores or os.cpu_count() or 1
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // computing))} if computing else {}
+    resume = ("--resume-from", str(resume_from)) if resume_from else ()
+    folder = ("--run-folder", str(run_folder))
+    to_dataflow = ("--dataflow", DATAFLOW_ADDRESS)
+    return RunPlan(
+        dataflow=_role("dataflow", "dataflow", (*folder, *resume), {}, (), 10),
+        raas=tuple(
+            _role(
+                f"raas-{index}",
+                "raas",
+                (*folder, *to_dataflow, "--instance", str(index)),
+                threads,
+                tuple(range(index * per_instance, (index + 1) * per_instance)),
+                11,
+            )
+            for index in range(rollout.instances)
+        ),
+        trainer=_role(
+            "trainer",
+            "trainer",
+            (*folder, *to_dataflow, *resume),
+            {**threads, **_trainer_environment(recipe)},
+            tuple(range(rollout.gpus, rollout.gpus + trainer.gpus)),
+            12,
+        ),
+    )
+
+
+def _trainer_environment(recipe: Recipe) -> dict[str, str]:
+    """Set what libraries need before they are imported."""
+    if not recipe.trainer.gpus:
+        return {}
+    # fla's Triton kernels for the gated delta rule give no right gradient on Hopper; its tilelang
+    # ones do, and they need the CUDA toolkit's folder.
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    return {
+        "FLA_TILELANG": os.environ.get("FLA_TILELANG", "1"),
+        "CUDA_HOME": home,
+        "PYTORCH_CUDA_ALLOC_CONF": os.environ.get(
+            "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+        ),
+    }
+
+
+def _role(
+    name: str,
+    kind: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    gpus: tuple[int, ...],
+    exit_code: int,
+) -> RolePlan:
+    command = (sys.executable, "-m", "astraflow", "serve", kind, *arguments)
+    if kind == "raas" and gpus:
+        command += ("--gpus", ",".join(map(str, range(len(gpus)))))
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+    return RolePlan(
+        name=name,
+        kind=kind,
+        command=command,
+        environment={**environment, **visible},
+        gpus=gpus,
+        exit_code=exit_code,
+    )

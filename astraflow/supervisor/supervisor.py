@@ -1,0 +1,318 @@
+"""
+The supervisor's state machine.
+
+    start dataflow ─ready─▶ start RaaS and trainer ─all ready─▶ watch ─trainer done─▶ stop all: 0
+         │                        │                               │
+         └── not ready: 13 ───────┴── a role ended: 10 11 12 ─────┼── hung: 10 11 12
+                                                                  ├── nothing moves: 14
+                                                                  └── Ctrl-C: drain, save: 130
+
+Whatever the way out, every process that was started is gone and reaped before it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from astraflow.errors import AstraFlowError, NotReadyError, RoleError, StoppedError
+from astraflow.recipe.schema import LimitsSection
+from astraflow.supervisor.child import Child
+from astraflow.supervisor.orphans import become_subreaper, descendants, kill_orphans
+from astraflow.supervisor.plan import DATAFLOW_ADDRESS, RolePlan, RunPlan
+from astraflow.supervisor.state import RunState
+from astraflow.supervisor.summary import summarize, write_summary
+from astraflow.supervisor.watch import find_hung, find_stall, memory_bytes
+from astraflow.wire.auth import TOKEN_VARIABLE
+
+__all__ = ["Supervisor"]
+
+_WATCH_S = 0.5
+_MEMORY_EVERY_S = 2.0
+_STACKS_S = 1.0
+# Drains get this many times the ordinary stop limit: a step and a checkpoint must fit.
+_DRAIN_FACTOR = 10
+
+
+class Supervisor:
+    """
+    Runs one plan to its end.
+
+    Args:
+        plan: What to start.
+        limits: Deadlines of the recipe.
+        folder: The run folder.
+        token: The run's token, given to roles by environment.
+        state: Filled from events; a view may read it at any time.
+        announce: Told about each thing a person should read as a line.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        *,
+        limits: LimitsSection,
+        folder: Path,
+        token: str,
+        state: RunState,
+        announce: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._limits = limits
+        self._folder = folder
+        self._environment = {TOKEN_VARIABLE: token}
+        self._state = state
+        self._announce = announce
+        self._children: list[Child] = []
+        self._listeners: list[asyncio.Task[None]] = []
+        self._asked = asyncio.Event()
+        self._killed = asyncio.Event()
+        self._exit_codes = {role.name: role.exit_code for role in plan.roles()}
+        self._events_file = (folder / "events.jsonl").open("a", encoding="utf-8")
+        self._metrics_file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+
+    async def run(self) -> tuple[int, AstraFlowError | None]:
+        """Run to the end; return the exit code and what ended the run, if something did."""
+        become_subreaper()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        error: AstraFlowError | None = None
+        try:
+            await self._start_all()
+            await self._watch()
+        except AstraFlowError as caught:
+            error = caught
+        finally:
+            await self._stop_all(kill=self._killed.is_set())
+            exit_code = error.exit_code if error else 0
+            write_summary(self._folder, summarize(self._state, exit_code=exit_code, error=error))
+            self._events_file.close()
+            self._metrics_file.close()
+        return exit_code, error
+
+    # --- start
+
+    async def _start_all(self) -> None:
+        await self._start(self._plan.dataflow, self._plan.dataflow.command)
+        await self._until_ready([self._plan.dataflow.name])
+        address = self._state.role("dataflow").address
+        for role in (*self._plan.raas, self._plan.trainer):
+            command = tuple(part.replace(DATAFLOW_ADDRESS, address) for part in role.command)
+            await self._start(role, command)
+        await self._until_ready([role.name for role in self._plan.roles()])
+        self._state.training_since = time.monotonic()
+        self._announce("every role is ready")
+
+    async def _start(self, role: RolePlan, command: tuple[str, ...]) -> None:
+        child = await Child.start(role, command, self._environment, self._folder / "logs")
+        self._children.append(child)
+        self._state.role(role.name).pid = child.pid
+        self._record(role.name, {"event": "started", "pid": child.pid})
+        self._announce(f"{role.name} started as process {child.pid}, log {child.log_path}")
+        self._listeners.append(asyncio.create_task(child.listen(self._take)))
+
+    async def _until_ready(self, names: list[str]) -> None:
+        give_up = time.monotonic() + self._limits.ready_s
+        while any(self._state.role(name).status == "starting" for name in names):
+            await self._pause()
+            self._raise_if_ended()
+            if time.monotonic() > give_up:
+                late = [name for name in names if self._state.role(name).status == "starting"]
+                child = self._child(late[0])
+                child.dump_stacks()
+                await asyncio.sleep(_STACKS_S)
+                raise NotReadyError(
+                    f"{late[0]} was not ready within {self._limits.ready_s:g} s",
+                    where=str(child.log_path),
+                    hint="raise `limits.ready_s`, or see its log:\n" + _quoted(child),
+                )
+
+    # --- watch
+
+    async def _watch(self) -> None:
+        """Return when the trainer is done; raise what ends the run otherwise."""
+        next_memory = 0.0
+        while True:
+            await self._pause()
+            if self._child("trainer").returncode == 0:
+                await self._settle("trainer")
+                return
+            self._raise_if_ended()
+            if time.monotonic() >= next_memory:
+                self._note_memory()
+                next_memory = time.monotonic() + _MEMORY_EVERY_S
+            stuck = find_hung(self._state, self._limits, self._exit_codes) or find_stall(
+                self._state, self._limits
+            )
+            if stuck is not None:
+                for child in self._children:
+                    child.dump_stacks()
+                await asyncio.sleep(_STACKS_S)
+                raise stuck
+
+    async def _pause(self) -> None:
+        """Wait a moment, less when a role ends; act on a signal."""
+        endings = [child.ended for child in self._children if not child.ended.done()]
+        asked = asyncio.create_task(self._asked.wait())
+        await asyncio.wait(
+            [asked, *endings], timeout=_WATCH_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        asked.cancel()
+        if self._asked.is_set():
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Let the trainer finish its step and save, then end the run."""
+        trainer = next((c for c in self._children if c.plan.kind == "trainer"), None)
+        saved = ""
+        if trainer is not None and trainer.returncode is None:
+            self._announce("stopping: the trainer finishes its step and saves; Ctrl-C again kills")
+            trainer.ask_to_stop()
+            killed = asyncio.create_task(self._killed.wait())
+            await asyncio.wait(
+                [trainer.ended, killed],
+                timeout=self._limits.stop_s * _DRAIN_FACTOR,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            killed.cancel()
+            await self._settle("trainer")
+            step = self._state.checkpoint_step
+            saved = f"; step {step} is saved" if step is not None else "; nothing was saved yet"
+        raise StoppedError(
+            f"the run was stopped on request after {self._state.step} steps{saved}",
+            hint="`astraflow run ... --resume` continues it",
+        )
+
+    def _raise_if_ended(self) -> None:
+        for child in self._children:
+            if child.returncode is None:
+                continue
+            role = self._state.role(child.plan.name)
+            if child.returncode == 0 and child.plan.kind == "trainer":
+                continue
+            role.status = "ended"
+            raise self._ending(child)
+
+    def _ending(self, child: Child) -> RoleError:
+        code = child.returncode or 0
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        reported = self._state.role(child.plan.name).error
+        why = f": {reported['what']}" if reported else ""
+        hint = reported.get("hint") or _hint_for(code)
+        return RoleError(
+            f"{child.plan.name} ended with {how}{why}",
+            exit_code=child.plan.exit_code,
+            where=str(child.log_path),
+            hint=f"{hint}\nthe end of its log:\n{_quoted(child)}",
+        )
+
+    # --- stop
+
+    async def _stop_all(self, *, kill: bool) -> None:
+        """Stop what still runs, the newest first, and leave no descendant behind."""
+        within_s = 0.0 if kill else self._limits.stop_s
+        for child in reversed(self._children):
+            await child.stop(within_s=within_s if not self._killed.is_set() else 0.0)
+            role = self._state.role(child.plan.name)
+            role.status = "stopped" if role.status in ("ready", "starting") else role.status
+        for listener in self._listeners:
+            await asyncio.wait([listener], timeout=1.0)
+            listener.cancel()
+        orphans = kill_orphans()
+        if orphans:
+            self._announce(f"killed {len(orphans)} process(es) that had left their group")
+
+    # --- events
+
+    def _take(self, child: Child, event: dict[str, Any]) -> None:
+        name = child.plan.name
+        self._state.take(name, event)
+        if event.get("event") != "beat":
+            self._record(name, event)
+        line = _line(name, event)
+        if line:
+            self._announce(line)
+
+    def _record(self, name: str, event: dict[str, Any]) -> None:
+        record = {"time": round(time.time(), 3), "role": name, **event}
+        self._events_file.write(json.dumps(record) + "\n")
+        self._events_file.flush()
+        if event.get("event") == "step":
+            self._metrics_file.write(json.dumps(_metrics(self._state, event)) + "\n")
+            self._metrics_file.flush()
+
+    def _note_memory(self) -> None:
+        pids = [os.getpid(), *descendants(os.getpid())]
+        self._state.peak_memory_bytes = max(self._state.peak_memory_bytes, memory_bytes(pids))
+
+    def _on_signal(self) -> None:
+        if self._asked.is_set():
+            self._killed.set()
+        self._asked.set()
+
+    async def _settle(self, name: str) -> None:
+        """Take in what a role that has ended wrote last."""
+        index = next(i for i, child in enumerate(self._children) if child.plan.name == name)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._listeners[index]), 2.0)
+        await asyncio.sleep(0)
+
+    def _child(self, name: str) -> Child:
+        return next(child for child in self._children if child.plan.name == name)
+
+
+def _metrics(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
+    """Return one line of metrics.jsonl: names as ``role/what_unit``."""
+    trainer = {
+        f"trainer/{key}": value for key, value in event.items() if key not in ("event", "step")
+    }
+    dataflow = {
+        f"dataflow/{key}": value
+        for key, value in state.dataflow.items()
+        if isinstance(value, int | float | dict)
+    }
+    raas = {
+        f"{role.name}/{key}": value
+        for role in state.instances()
+        for key, value in role.numbers.items()
+        if isinstance(value, int | float | dict)
+    }
+    return {"step": event["step"], "time": round(time.time(), 3), **trainer, **dataflow, **raas}
+
+
+def _line(name: str, event: dict[str, Any]) -> str:
+    kind = event.get("event")
+    if kind == "ready":
+        return f"{name} is ready"
+    if kind == "step":
+        return (
+            f"step {event['step']}: reward {event.get('reward_mean', 0):.3f}, loss "
+            f"{event.get('loss', 0):+.4f}, {event['tokens']} tokens in {event['step_s']:.2f} s, "
+            f"lag {event.get('lag_mean', 0):.2f}"
+        )
+    if kind == "evaluation":
+        return f"version {event['version']} scores {event['accuracy']:.4f} in evaluation"
+    if kind == "checkpoint":
+        return f"step {event['step']} is saved"
+    return ""
+
+
+def _hint_for(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "SIGKILL comes from a person or from the kernel when memory runs out; `dmesg` tells "
+            "which"
+        )
+    return "its log says why"
+
+
+def _quoted(child: Child) -> str:
+    return "\n".join(f"  | {line}" for line in child.last_lines())

@@ -1,0 +1,238 @@
+r"""
+The tiny model: about 0.8 M parameters of Qwen3, warm-started on two-digit additions.
+
+It ships as a checkpoint folder in Hugging Face format, with a real tokenizer and chat template,
+so that the whole loop runs on a CPU without a network. `python -m astraflow.testing.tiny OUT_DIR`
+makes it again. It is good at nothing else: it answers `\boxed{sum}` and is right about two times
+in three on additions that it was never shown, so that reinforcement learning has work left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from astraflow.recipe.schema import WorkflowSection
+
+__all__ = ["build_tokenizer", "greedy_accuracy", "tiny_model_path", "write_tiny_model"]
+
+Pair: TypeAlias = tuple[int, int]
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}"
+    "{{- '<|im_start|>assistant\n' -}}"
+    "{%- if enable_thinking is defined and enable_thinking is false -%}"
+    "{{- '<think>\n\n</think>\n\n' -}}"
+    "{%- endif -%}"
+    "{%- endif -%}"
+)
+
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
+_VOCABULARY = 384
+_BATCH = 128
+_MAX_UPDATES = 3000
+_UPDATES_BETWEEN_LOOKS = 10
+_GOAL = 0.66
+_VALIDATION_PAIRS = 500
+
+
+def tiny_model_path() -> Path:
+    """Return the folder of the checkpoint that ships with the package."""
+    return Path(__file__).with_name("tiny_model")
+
+
+def build_tokenizer() -> Any:
+    """
+    Train the byte-level BPE: single digits, and whole phrases of the prompt as one token each.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` (transformers has no types for it).
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    # No split at spaces: the merges may then cross words, and the instruction becomes one token.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[0-9]|\n+|\\boxed\{|\}"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    problem = _problem((12, 34), WorkflowSection().instruction)
+    texts = [problem, "user\n", "assistant\n\n", "system\n", "\\boxed{46}"]
+    tokenizer.train_from_iterator(texts * 8, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=512,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def greedy_accuracy(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> float:
+    """Return the share of ``pairs`` whose greedy answer is the boxed sum, 0 to 1."""
+    import torch
+
+    right = 0
+    with torch.inference_mode():
+        for at in range(0, len(pairs), 250):
+            some = pairs[at : at + 250]
+            wanted = [_answer(tokenizer, pair) for pair in some]
+            # Every prompt has the same length, so no padding is needed.
+            ids = torch.tensor([_prompt(tokenizer, pair) for pair in some])
+            answers: list[list[int]] = [[] for _ in some]
+            for _ in range(max(map(len, wanted))):
+                chosen = model(ids, logits_to_keep=1, use_cache=False).logits[:, -1].argmax(-1)
+                ids = torch.cat([ids, chosen[:, None]], dim=1)
+                for answer, token in zip(answers, chosen.tolist(), strict=True):
+                    answer.append(token)
+            right += sum(
+                answer[: len(gold)] == gold for answer, gold in zip(answers, wanted, strict=True)
+            )
+    return right / len(pairs)
+
+
+def write_tiny_model(folder: Path, *, seed: int = 1) -> float:
+    """
+    Make the checkpoint: tokenizer, random model, warm start, files.
+
+    Args:
+        folder: Where the checkpoint goes; made if absent.
+        seed: Seed of the weights and of the order of the additions.
+
+    Returns:
+        Greedy accuracy on the held-out additions, 0 to 1.
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    model = _build_model(tokenizer)
+    train, held_out = _split()
+    random.Random(seed).shuffle(train)
+    _warm_start(model, tokenizer, train, seed=seed)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder, save_jinja_files=False)
+    return greedy_accuracy(model, tokenizer, held_out)
+
+
+def _build_model(tokenizer: Any) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def _warm_start(model: Any, tokenizer: Any, pairs: Sequence[Pair], *, seed: int) -> None:
+    """Train on answers until additions set aside from ``pairs`` come out right often enough."""
+    import torch
+
+    validation, train = pairs[:_VALIDATION_PAIRS], pairs[_VALIDATION_PAIRS:]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    batches = _batches(train, random.Random(seed))
+    for update in range(1, _MAX_UPDATES + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1.0, update / 50)
+        loss = _answer_loss(model, tokenizer, next(batches))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if update % _UPDATES_BETWEEN_LOOKS == 0:
+            accuracy = greedy_accuracy(model, tokenizer, validation)
+            if accuracy >= _GOAL:
+                return
+
+
+def _answer_loss(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> Any:
+    """Mean cross-entropy of the answers' tokens; prompts are all of one length."""
+    import torch
+
+    prompts = [_prompt(tokenizer, pair) for pair in pairs]
+    answers = [_answer(tokenizer, pair) for pair in pairs]
+    longest = max(map(len, answers))
+    padding = tokenizer.pad_token_id
+    answer_ids = torch.tensor([a + [padding] * (longest - len(a)) for a in answers])
+    ids = torch.cat([torch.tensor(prompts), answer_ids], dim=1)
+    logits = model(ids, use_cache=False, logits_to_keep=longest + 1).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), answer_ids.flatten(), ignore_index=padding
+    )
+
+
+def _batches(pairs: Sequence[Pair], order: random.Random) -> Iterator[list[Pair]]:
+    """Go through the pairs for ever, in a fresh order each time."""
+    while True:
+        shuffled = order.sample(pairs, len(pairs))
+        for at in range(0, len(shuffled) - _BATCH + 1, _BATCH):
+            yield shuffled[at : at + _BATCH]
+
+
+def _problem(pair: Pair, instruction: str) -> str:
+    return f"{pair[0]} + {pair[1]} = ?\n{instruction}"
+
+
+def _prompt(tokenizer: Any, pair: Pair) -> list[int]:
+    """Render a pair as the `rlvr` workflow does: ``[prompt]`` token ids."""
+    messages = [{"role": "user", "content": _problem(pair, WorkflowSection().instruction)}]
+    text = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _answer(tokenizer: Any, pair: Pair) -> list[int]:
+    text = f"\\boxed{{{pair[0] + pair[1]}}}<|im_end|>"
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _split() -> tuple[list[Pair], list[Pair]]:
+    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
+    random.Random(0).shuffle(pairs)
+    return pairs[500:], pairs[:500]
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Make the tiny model again.")
+    parser.add_argument("folder", type=Path, help="where the checkpoint goes")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    write_tiny_model(arguments.folder, seed=arguments.seed)
+
+
+if __name__ == "__main__":
+    _main()
