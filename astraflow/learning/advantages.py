@@ -1,4 +1,4 @@
-"""Rewards to advantages: within the group of one prompt, and over the tokens of a batch."""
+"""Advantages: rewards compared inside their group, then over all answer tokens of the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from astraflow.errors import LossInputError
 
 __all__ = ["batch_normalize", "group_normalize"]
 
-# Added to a deviation before dividing, as in the published recipes.
 _EPS = 1e-5
 
 
@@ -19,17 +18,16 @@ def group_normalize(
     rewards: Tensor, group_ids: Tensor, *, mode: Literal["group", "mean_only", "none"]
 ) -> Tensor:
     """
-    Compare each reward with the others of its group.
+    Compare each reward with those of its group.
 
-    ``group`` gives ``(r - mean) / (deviation + 1e-5)`` with the sample deviation (N - 1);
-    ``mean_only`` leaves the division out. A group whose rewards are all the same number gives
-    exactly 0, compared by value: a deviation that is 0 in theory is 1e-8 in float32, and dividing
-    by it would make advantages of about 1 out of nothing.
+    ``group`` subtracts the group's mean and divides by its sample deviation (N - 1) plus 1e-5,
+    ``mean_only`` only subtracts, ``none`` keeps rewards as they are. A group whose rewards are
+    all equal gets exactly 0 in the first two, whatever rounding its mean suffers.
 
     Args:
         rewards: ``[sequences]`` float32.
-        group_ids: ``[sequences]`` int64, equal within a group, in any order.
-        mode: As ``algorithm.reward_norm``.
+        group_ids: ``[sequences]`` int64, any labels; equal ones form a group.
+        mode: as above.
 
     Returns:
         ``[sequences]`` float32.
@@ -38,50 +36,51 @@ def group_normalize(
         LossInputError: a reward is not finite.
 
     Source:
-        GRPO, arXiv:2402.03300, section 4.1.2; with the sample deviation, as the published recipes.
+        GRPO, arXiv:2402.03300, section 4.1.2; `mean_only` is Dr. GRPO, arXiv:2503.20783.
     """
     if not bool(torch.isfinite(rewards).all()):
-        raise LossInputError("a reward is not finite")
+        raise LossInputError(f"a reward is not finite: {rewards[~torch.isfinite(rewards)][0]}")
     if mode == "none":
-        return rewards.float().clone()
+        return rewards.float()
+    labels, group = torch.unique(group_ids, return_inverse=True)
     values = rewards.double()
-    _, inverse = torch.unique(group_ids, return_inverse=True)
-    groups = int(inverse.max()) + 1 if len(inverse) else 0
-    ones = torch.ones_like(values)
-    count = torch.zeros(groups, dtype=torch.float64).index_add_(0, inverse, ones)
-    mean = torch.zeros(groups, dtype=torch.float64).index_add_(0, inverse, values) / count
-    centered = values - mean[inverse]
-    low = torch.full((groups,), torch.inf, dtype=torch.float64)
-    low = low.scatter_reduce_(0, inverse, values, "amin")
-    high = torch.full((groups,), -torch.inf, dtype=torch.float64)
-    high = high.scatter_reduce_(0, inverse, values, "amax")
+    zeros = values.new_zeros(len(labels))
+    sizes = zeros.index_add(0, group, torch.ones_like(values))
+    means = zeros.index_add(0, group, values) / sizes
+    centered = values - means[group]
     if mode == "group":
-        squares = torch.zeros(groups, dtype=torch.float64).index_add_(0, inverse, centered**2)
-        deviation = (squares / (count - 1).clamp(min=1)).sqrt()
-        centered = centered / (deviation[inverse] + _EPS)
-    equal = (high == low)[inverse]
-    return torch.where(equal, torch.zeros_like(centered), centered).float()
+        variances = zeros.index_add(0, group, centered**2) / (sizes - 1).clamp(min=1)
+        centered = centered / (variances.sqrt()[group] + _EPS)
+    # By comparison of extremes: a deviation that is only rounding would blow up to about 1.
+    highest = zeros.scatter_reduce(0, group, values, "amax", include_self=False)
+    lowest = zeros.scatter_reduce(0, group, values, "amin", include_self=False)
+    return torch.where((highest == lowest)[group], 0.0, centered).float()
 
 
 def batch_normalize(advantages: Tensor, answer_mask: Tensor) -> Tensor:
     """
-    Center and scale advantages over all answer tokens of a batch.
+    Bring the answer tokens' advantages to mean 0 and sample deviation 1.
+
+    Every answer token counts once, so long answers weigh more. Statistics are float64. The shift
+    can turn the sign of a small advantage, which the M2PO paper, having no such step, never sees.
 
     Args:
         advantages: ``[tokens]`` float32.
-        answer_mask: ``[tokens]`` bool; what lies outside stays out of the statistics and is 0.
+        answer_mask: ``[tokens]`` bool, True where the policy wrote the token.
 
     Returns:
-        ``[tokens]`` float32, ``(A - mean) / (deviation + 1e-5)`` with the sample deviation, in
-        float64 inside.
+        ``[tokens]`` float32, 0 outside the answers; all 0 when the advantages are all equal.
 
-    Source:
-        The published AstraFlow recipes; the M2PO paper normalizes within groups only.
+    Raises:
+        LossInputError: an answer token's advantage is not finite.
     """
     values = advantages[answer_mask].double()
     result = torch.zeros_like(advantages, dtype=torch.float32)
-    if values.numel() < 2 or bool(values.max() == values.min()):
+    if values.numel() == 0:
         return result
-    scaled = (values - values.mean()) / (values.std(unbiased=True) + _EPS)
-    result[answer_mask] = scaled.float()
+    if not bool(torch.isfinite(values).all()):
+        raise LossInputError("the advantage of an answer token is not finite")
+    if bool(values.min() == values.max()):
+        return result
+    result[answer_mask] = ((values - values.mean()) / (values.std() + _EPS)).float()
     return result

@@ -1,106 +1,130 @@
-"""
-M2PO's selection: which tokens may push the policy, so that the second moment stays bounded.
-
-Four different rules go by this name in public code. Ours is Algorithm 1 of the paper over the
-tokens that clipping could act on, with all answer tokens in the loss's denominator.
-"""
+"""M2PO: leave out the tokens that push the second moment of the log-ratio over a bound."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from astraflow.errors import LossInputError
+from astraflow.learning.ratios import require_usable
 
-__all__ = ["Selection", "second_moment_selection"]
+__all__ = ["Selection", "kept_ratio_loss", "second_moment_cut"]
 
-# 0.1 ** 2 is above 0.01 in floating point; without a tolerance a batch that is exactly on the
-# bound would lose every token.
-_RELATIVE_TOLERANCE = 1e-9
+# 0.1 * 0.1 lies above 0.01 in floating point, and log-probabilities come as float32: without a
+# little room a batch that sits on the bound would be masked whole.
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What M2PO decided over one set of tokens."""
+    """What the rule decided for one set of tokens."""
 
     keep: Tensor
-    """``[tokens]`` bool, a subset of the answer mask."""
+    """``[tokens]`` bool, a subset of the answer."""
 
     before: float
-    """Mean squared log-ratio of the counted tokens (nats squared)."""
+    """Mean squared log-ratio over the counted tokens (nats squared)."""
 
     after: float
-    """The same over those that were kept; at most the bound."""
+    """The same over the counted tokens that are kept; 0 when none is."""
 
     cut: float
-    """Largest squared log-ratio that a counted token may have; inf keeps all, -1 none."""
+    """Largest squared log-ratio that is kept; infinite when nothing was cut, -1 when every
+    counted token was."""
 
-    counted: int
-    """Tokens that clipping could act on (count)."""
+    counted_frac: float
+    """Counted tokens per answer token, 0 to 1."""
 
-    masked: int
-    """Answer tokens that were not kept (count)."""
+    masked_frac: float
+    """Answer tokens left out per answer token, 0 to 1."""
 
 
-def second_moment_selection(
+def second_moment_cut(
     log_ratio: Tensor, advantages: Tensor, answer_mask: Tensor, *, bound: float
 ) -> Selection:
     """
     Keep the most tokens whose mean squared log-ratio stays within ``bound``.
 
-    Counted are answer tokens that are pushed further the way they already went: advantage above
-    0 with a ratio above 1, or below 0 with a ratio below 1. All others are kept and do not count.
-    Counted tokens leave from the largest squared log-ratio down; equal ones leave together, so
-    the result depends on no order. A log-ratio that is infinite is never kept.
+    Counted are only tokens that clipping could act on: positive advantage and ratio above 1, or
+    negative and below 1. They leave from the largest square down, equal ones together, until the
+    mean over those left is within the bound; all other answer tokens stay. A token whose
+    log-ratio is infinite is left out and not counted.
 
     Args:
-        log_ratio: ``[tokens]`` float, new minus behavior log-probability (nats).
-        advantages: ``[tokens]`` float.
+        log_ratio: ``[tokens]`` float32, new minus behavior log-probability (nats).
+        advantages: ``[tokens]`` float32.
         answer_mask: ``[tokens]`` bool, True where the policy wrote the token.
-        bound: Largest mean of the squared log-ratio over kept counted tokens (nats squared).
+        bound: largest mean (nats squared), above 0; 0.04 in the paper.
 
     Raises:
-        LossInputError: a log-ratio or an advantage inside the answer is NaN.
+        LossInputError: a log-ratio or advantage inside the answer is NaN.
 
     Source:
-        M2PO, arXiv:2510.01161, Algorithm 1. We differ in two ways: the decision is made over the
-        whole optimizer mini-batch, where public code decides per micro-batch; and ties leave
-        together, where a fixed count of tokens would depend on their order.
+        M2PO, arXiv:2510.01161, Algorithm 1. The paper's own code decides per micro-batch and
+        with a capped mean; this is the algorithm as printed, over whatever tokens are given.
     """
-    inside = answer_mask
-    if bool((torch.isnan(log_ratio) | torch.isnan(advantages))[inside].any()):
-        raise LossInputError(
-            "a log-ratio or an advantage inside an answer is NaN",
-            hint="the policy or the recorded log-probabilities are broken; see the steps before",
-        )
-    finite = torch.isfinite(log_ratio) & inside
-    pushed = ((advantages > 0) & (log_ratio > 0)) | ((advantages < 0) & (log_ratio < 0))
-    counted = finite & pushed
+    require_usable(log_ratio, advantages, answer_mask)
+    usable = answer_mask & torch.isfinite(log_ratio)
+    counted = usable & (torch.sign(advantages) * torch.sign(log_ratio) > 0)
     squares = log_ratio.double() ** 2
-    chosen = squares[counted]
-    before = float(chosen.mean()) if chosen.numel() else 0.0
-    limit = bound * (1 + _RELATIVE_TOLERANCE)
-    cut = torch.inf if before <= limit else _largest_cut(chosen, limit)
-    keep = finite & ~(counted & (squares > cut))
-    left = squares[keep & counted]
+    ordered = squares[counted].sort().values
+    before, after, cut = _find_cut(ordered, bound * (1 + _TOLERANCE))
+    keep = usable & ~(counted & (squares > cut))
+    answer_tokens = max(int(answer_mask.sum()), 1)
     return Selection(
         keep=keep,
         before=before,
-        after=float(left.mean()) if left.numel() else 0.0,
-        cut=float(cut),
-        counted=int(counted.sum()),
-        masked=int((inside & ~keep).sum()),
+        after=after,
+        cut=cut,
+        counted_frac=ordered.numel() / answer_tokens,
+        masked_frac=int((answer_mask & ~keep).sum()) / answer_tokens,
     )
 
 
-def _largest_cut(squares: Tensor, limit: float) -> float:
-    """Return the largest value whose prefix of the ascending order has a mean within the limit."""
-    ordered = squares.sort().values
-    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, dtype=torch.float64)
-    # A value qualifies by the mean over *all* its equals: look at the last of each run.
-    last = torch.ones_like(ordered, dtype=torch.bool)
-    last[:-1] = ordered[1:] != ordered[:-1]
-    allowed = ordered[last & (means <= limit)]
-    return float(allowed[-1]) if allowed.numel() else -1.0
+def kept_ratio_loss(log_ratio: Tensor, advantages: Tensor, keep: Tensor) -> Tensor:
+    """
+    Weigh each kept token's advantage with its unclipped ratio.
+
+    Args:
+        log_ratio: ``[tokens]`` float32 with gradient, nats.
+        advantages: ``[tokens]`` float32.
+        keep: ``[tokens]`` bool.
+
+    Returns:
+        ``[tokens]`` float32, ``-ratio * advantage``; exactly 0, gradient included, where a token
+        is not kept or has no advantage. To be divided by *all* answer tokens, kept or not.
+
+    Source:
+        M2PO, arXiv:2510.01161, equation of the objective with its 0/1 mask.
+    """
+    active = keep & (advantages != 0)
+    ratio = torch.where(active, log_ratio, 0.0).exp()
+    return torch.where(active, -ratio * advantages, 0.0)
+
+
+def _find_cut(ordered: Tensor, bound: float) -> tuple[float, float, float]:
+    """
+    Return mean before, mean after, and the largest square that stays.
+
+    Args:
+        ordered: ``[counted]`` float64, ascending.
+        bound: as in :func:`second_moment_cut`, tolerance included.
+    """
+    count = ordered.numel()
+    if count == 0:
+        return 0.0, 0.0, math.inf
+    means = ordered.cumsum(0) / torch.arange(1, count + 1, device=ordered.device)
+    before = float(means[-1])
+    if before <= bound:
+        return before, before, math.inf
+    # Means of an ascending list never fall, so what is admissible is a prefix; a prefix may end
+    # only where a run of equal squares does.
+    ends_a_run = torch.ones(count, dtype=torch.bool, device=ordered.device)
+    ends_a_run[:-1] = ordered[:-1] != ordered[1:]
+    admissible = (ends_a_run & (means <= bound)).nonzero()
+    if admissible.numel() == 0:
+        return before, 0.0, -1.0
+    last = int(admissible[-1])
+    return before, float(means[last]), float(ordered[last])

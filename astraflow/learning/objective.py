@@ -1,30 +1,28 @@
-"""Objective: a recipe's algorithm, as the training loop calls it."""
+"""Objective: a recipe's algorithm as one loss over micro-batches that add up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from astraflow.errors import LossInputError
+from astraflow.learning import dr_grpo, grpo, gspo
+from astraflow.learning.grpo import clipped_ratio_loss
 from astraflow.learning.kl import k3
-from astraflow.learning.m2po import Selection, second_moment_selection
-from astraflow.learning.ratios import clipped_loss, kept_loss, sequence_loss
+from astraflow.learning.m2po import kept_ratio_loss, second_moment_cut
+from astraflow.learning.ratios import bounded_ratio, require_usable
 from astraflow.recipe.schema import AlgorithmSection
 from astraflow.records import TrainBatch
 
 __all__ = ["MinibatchTotals", "Objective", "build_objective"]
 
-# Defaults of the papers: DAPO's asymmetric bounds for tokens, GSPO's for whole sequences.
-_CLIP_BOUNDS = {"grpo": (0.2, 0.28), "gspo": (3e-4, 4e-4), "dr_grpo": (0.2, 0.2)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinibatchTotals:
-    """What the losses of a mini-batch are divided by, over all ranks and micro-batches."""
+    """Counts over the whole optimizer mini-batch, all ranks together: what losses divide by."""
 
     answer_tokens: int
     """Answer tokens, masked ones included (tokens)."""
@@ -33,28 +31,34 @@ class MinibatchTotals:
     """Sequences (count)."""
 
     max_new_tokens: int
-    """Longest answer that the recipe admits (tokens)."""
+    """Longest answer that sampling allows (tokens)."""
 
 
 class Objective(Protocol):
-    """One algorithm."""
+    """What the trainer asks of an algorithm."""
 
-    needs_minibatch: bool
-    """True if :meth:`select` must see the whole mini-batch before the backward pass."""
+    @property
+    def needs_minibatch(self) -> bool:
+        """True if ``select`` must see the whole mini-batch before the first backward pass."""
+        ...
 
     def select(
         self, log_ratio: Tensor, advantages: Tensor, answer_mask: Tensor
-    ) -> tuple[Tensor, Mapping[str, float]]:
+    ) -> tuple[Tensor, dict[str, float]]:
         """
-        Decide which tokens of a whole mini-batch, over all ranks, are kept.
+        Decide which tokens of a whole mini-batch take part.
 
         Args:
-            log_ratio: ``[tokens]`` float32, new minus behavior (nats), without gradient.
+            log_ratio: ``[tokens]`` float32, new minus behavior log-probability (nats), of all
+                sequences of all ranks.
             advantages: ``[tokens]`` float32.
             answer_mask: ``[tokens]`` bool.
 
         Returns:
-            ``[tokens]`` bool, and numbers to report.
+            ``[tokens]`` bool, a subset of ``answer_mask``; numbers for the metrics.
+
+        Raises:
+            LossInputError: a log-ratio or advantage inside an answer is NaN.
         """
         ...
 
@@ -62,156 +66,186 @@ class Objective(Protocol):
         self, logprobs: Tensor, batch: TrainBatch, totals: MinibatchTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """
-        Return a micro-batch's share of the mini-batch's loss, and sums to report.
+        Sum the losses of one micro-batch, already divided by the mini-batch's totals.
+
+        Args:
+            logprobs: ``[tokens]`` float32 with gradient, nats.
+            batch: The micro-batch; ``keep_mask`` is what ``select`` returned.
+            totals: of the whole mini-batch.
+
+        Returns:
+            The scalar loss; detached sums that add up over micro-batches and ranks.
 
         Raises:
-            LossInputError: a log-probability inside an answer is NaN.
+            LossInputError: a log-ratio or advantage inside an answer is NaN.
         """
         ...
 
 
 def build_objective(section: AlgorithmSection) -> Objective:
-    """
-    Build the recipe's objective.
-
-    Raises:
-        LossInputError: M2PO without a threshold.
-    """
+    """Return the objective that a recipe's algorithm section names."""
     if section.name == "m2po":
-        if section.m2_threshold is None:
-            raise LossInputError("M2PO needs `algorithm.m2_threshold`")
-        return _M2po(section, section.m2_threshold)
-    low, high = _CLIP_BOUNDS[section.name]
-    return _Clipped(
-        section,
-        low=low if section.clip_low is None else section.clip_low,
-        high=high if section.clip_high is None else section.clip_high,
-    )
+        return _M2po(
+            bound=section.m2_threshold,
+            needs_minibatch=section.scope == "minibatch" and section.m2_threshold is not None,
+            kl_coef=section.kl_coef,
+        )
+    defaults = {"grpo": grpo, "gspo": gspo, "dr_grpo": dr_grpo}[section.name]
+    low = defaults.CLIP_LOW if section.clip_low is None else section.clip_low
+    high = defaults.CLIP_HIGH if section.clip_high is None else section.clip_high
+    kind = {"grpo": _Grpo, "gspo": _Gspo, "dr_grpo": _DrGrpo}[section.name]
+    return kind(clip_low=low, clip_high=high, kl_coef=section.kl_coef)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _M2po:
-    """M2PO, decided over the mini-batch or, for comparison with older code, per micro-batch."""
+    """M2PO; without a bound, the plain importance-weighted policy gradient."""
 
-    def __init__(self, section: AlgorithmSection, bound: float) -> None:
-        self._bound = bound
-        self._kl_coef = section.kl_coef
-        self.needs_minibatch = section.scope == "minibatch"
+    bound: float | None
+    needs_minibatch: bool
+    kl_coef: float
 
     def select(
         self, log_ratio: Tensor, advantages: Tensor, answer_mask: Tensor
-    ) -> tuple[Tensor, Mapping[str, float]]:
-        selection = second_moment_selection(
-            log_ratio, advantages, answer_mask, bound=self._bound
-        )
-        return selection.keep, _numbers(selection, int(answer_mask.sum()))
+    ) -> tuple[Tensor, dict[str, float]]:
+        if self.bound is None:
+            return _keep_finite(log_ratio, advantages, answer_mask)
+        chosen = second_moment_cut(log_ratio, advantages, answer_mask, bound=self.bound)
+        _, numbers = _keep_finite(log_ratio, advantages, answer_mask)
+        largest = numbers["max_abs_log_ratio"] ** 2
+        return chosen.keep, numbers | {
+            "m2_before": chosen.before,
+            "m2_after": chosen.after,
+            # Infinity has no place in a metrics file: without a cut, the largest square there is.
+            "m2_cut": chosen.cut if math.isfinite(chosen.cut) else largest,
+            "m2_all_masked": float(chosen.cut < 0),
+            "counted_frac": chosen.counted_frac,
+            "masked_frac": chosen.masked_frac,
+        }
 
     def loss(
         self, logprobs: Tensor, batch: TrainBatch, totals: MinibatchTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
         log_ratio = _log_ratio(logprobs, batch)
-        keep = batch.keep_mask
-        if keep is None:
-            keep = second_moment_selection(
-                log_ratio.detach(), batch.advantages, batch.answer_mask, bound=self._bound
+        keep = _takes_part(log_ratio, batch)
+        if self.bound is not None and not self.needs_minibatch:
+            keep = second_moment_cut(
+                log_ratio.detach(), batch.advantages, batch.answer_mask, bound=self.bound
             ).keep
-        keep = keep & batch.answer_mask
-        loss = kept_loss(log_ratio, batch.advantages, keep).sum()
-        masked = (batch.answer_mask & ~keep).sum()
-        return _finish(
-            loss, log_ratio, logprobs, batch, totals.answer_tokens, self._kl_coef, masked
-        )
+        losses = kept_ratio_loss(log_ratio, batch.advantages, keep)
+        loss = losses.sum() / max(totals.answer_tokens, 1)
+        return _with_kl(loss, logprobs, batch, totals, self.kl_coef, _sums(log_ratio, batch, keep))
 
 
-class _Clipped:
-    """GRPO, Dr. GRPO and GSPO: clipped ratios, and what their sum is divided by."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grpo:
+    """GRPO with a token mean: every answer token of the mini-batch weighs the same."""
 
-    needs_minibatch = False
-
-    def __init__(self, section: AlgorithmSection, *, low: float, high: float) -> None:
-        self._name = section.name
-        self._kl_coef = section.kl_coef
-        self._low = low
-        self._high = high
+    clip_low: float
+    clip_high: float
+    kl_coef: float
+    needs_minibatch: bool = False
 
     def select(
         self, log_ratio: Tensor, advantages: Tensor, answer_mask: Tensor
-    ) -> tuple[Tensor, Mapping[str, float]]:
-        return answer_mask & torch.isfinite(log_ratio), {}
+    ) -> tuple[Tensor, dict[str, float]]:
+        return _keep_finite(log_ratio, advantages, answer_mask)
 
     def loss(
         self, logprobs: Tensor, batch: TrainBatch, totals: MinibatchTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
         log_ratio = _log_ratio(logprobs, batch)
-        keep = batch.answer_mask & torch.isfinite(log_ratio.detach())
-        if self._name == "gspo":
-            values, clipped = sequence_loss(
-                log_ratio,
-                batch.advantages,
-                keep,
-                batch.cu_seqlens,
-                low=self._low,
-                high=self._high,
-            )
-        else:
-            values, clipped = clipped_loss(
-                log_ratio, batch.advantages, keep, low=self._low, high=self._high
-            )
-        divisor = {
-            "grpo": totals.answer_tokens,
-            "gspo": totals.sequences,
-            # A constant, so that neither length nor success changes a token's weight.
-            "dr_grpo": totals.sequences * totals.max_new_tokens,
-        }[self._name]
-        return _finish(
-            values.sum() / divisor * totals.answer_tokens,
+        keep = _takes_part(log_ratio, batch)
+        losses, clipped = clipped_ratio_loss(
             log_ratio,
-            logprobs,
-            batch,
-            totals.answer_tokens,
-            self._kl_coef,
-            clipped.sum(),
+            batch.advantages,
+            keep,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
         )
+        sums = _sums(log_ratio, batch, keep) | {"clipped_tokens": clipped.sum().float()}
+        loss = losses.sum() / self._divisor(totals)
+        return _with_kl(loss, logprobs, batch, totals, self.kl_coef, sums)
+
+    def _divisor(self, totals: MinibatchTotals) -> float:
+        return float(max(totals.answer_tokens, 1))
 
 
-def _finish(
-    loss_sum: Tensor,
-    log_ratio: Tensor,
-    logprobs: Tensor,
-    batch: TrainBatch,
-    answer_tokens: int,
-    kl_coef: float,
-    masked: Tensor,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Divide, add the KL term over all answer tokens, and gather sums."""
-    mask = batch.answer_mask
-    gaps = torch.where(mask, log_ratio.detach(), 0.0).clamp(-80.0, 80.0)
-    sums = {
-        "answer_tokens": mask.sum(),
-        "ratio_sum": torch.where(mask, gaps.exp(), 0.0).sum(),
-        "abs_log_ratio_sum": gaps.abs().sum(),
-        "squared_log_ratio_sum": (gaps**2).sum(),
-        "masked_sum": masked,
-    }
-    if batch.reference_logprobs is not None and kl_coef > 0:
-        # Over masked tokens too: the pull towards the starting policy does not push it away.
-        divergence = torch.where(mask, k3(logprobs, batch.reference_logprobs), 0.0)
-        sums["kl_sum"] = divergence.detach().sum()
-        loss_sum = loss_sum + kl_coef * divergence.sum()
-    return loss_sum / max(answer_tokens, 1), sums
+class _DrGrpo(_Grpo):
+    """Dr. GRPO: the same token losses over a constant divisor."""
+
+    def _divisor(self, totals: MinibatchTotals) -> float:
+        return dr_grpo.constant_divisor(totals.sequences, totals.max_new_tokens)
+
+
+class _Gspo(_Grpo):
+    """GSPO: clipped sequence ratios, averaged over sequences."""
+
+    def loss(
+        self, logprobs: Tensor, batch: TrainBatch, totals: MinibatchTotals
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        log_ratio = _log_ratio(logprobs, batch)
+        keep = _takes_part(log_ratio, batch)
+        ratios, present = gspo.sequence_means(log_ratio, keep, batch.cu_seqlens)
+        advantages, _ = gspo.sequence_means(batch.advantages, batch.answer_mask, batch.cu_seqlens)
+        losses, clipped = clipped_ratio_loss(
+            ratios, advantages, present, clip_low=self.clip_low, clip_high=self.clip_high
+        )
+        lengths = batch.cu_seqlens.diff().long()
+        clipped_tokens = torch.repeat_interleave(clipped, lengths) & keep
+        sums = _sums(log_ratio, batch, keep) | {"clipped_tokens": clipped_tokens.sum().float()}
+        loss = losses.sum() / max(totals.sequences, 1)
+        return _with_kl(loss, logprobs, batch, totals, self.kl_coef, sums)
 
 
 def _log_ratio(logprobs: Tensor, batch: TrainBatch) -> Tensor:
-    """Return new minus behavior inside the answer and 0 outside, with gradient."""
-    if bool(torch.isnan(logprobs.detach())[batch.answer_mask].any()):
-        raise LossInputError("a log-probability inside an answer is NaN")
-    return torch.where(batch.answer_mask, logprobs - batch.behavior_logprobs, 0.0)
+    log_ratio = logprobs - batch.behavior_logprobs
+    require_usable(log_ratio.detach(), batch.advantages, batch.answer_mask)
+    return log_ratio
 
 
-def _numbers(selection: Selection, answer_tokens: int) -> dict[str, float]:
-    total = max(answer_tokens, 1)
-    return {
-        "m2_before": selection.before,
-        "m2_after": selection.after,
-        "counted_frac": selection.counted / total,
-        "masked_frac": selection.masked / total,
+def _takes_part(log_ratio: Tensor, batch: TrainBatch) -> Tensor:
+    """Return ``[tokens]`` bool: in the answer, not left out by ``select``, and finite."""
+    keep = batch.answer_mask & torch.isfinite(log_ratio.detach())
+    return keep if batch.keep_mask is None else keep & batch.keep_mask
+
+
+def _keep_finite(
+    log_ratio: Tensor, advantages: Tensor, answer_mask: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    require_usable(log_ratio, advantages, answer_mask)
+    keep = answer_mask & torch.isfinite(log_ratio)
+    sizes = log_ratio[keep].abs()
+    return keep, {
+        "max_abs_log_ratio": float(sizes.max()) if sizes.numel() else 0.0,
+        "infinite_tokens": float((answer_mask & ~keep).sum()),
     }
+
+
+def _sums(log_ratio: Tensor, batch: TrainBatch, keep: Tensor) -> dict[str, Tensor]:
+    """Sum over answer tokens what the metrics want; infinite log-ratios count as masked only."""
+    finite = batch.answer_mask & torch.isfinite(log_ratio.detach())
+    gaps = log_ratio.detach()[finite]
+    return {
+        "answer_tokens": batch.answer_mask.sum().float(),
+        "masked_tokens": (batch.answer_mask & ~keep).sum().float(),
+        "ratio_sum": bounded_ratio(gaps, torch.ones_like(gaps, dtype=torch.bool)).sum(),
+        "abs_log_ratio_sum": gaps.abs().sum(),
+        "squared_log_ratio_sum": gaps.square().sum(),
+    }
+
+
+def _with_kl(
+    loss: Tensor,
+    logprobs: Tensor,
+    batch: TrainBatch,
+    totals: MinibatchTotals,
+    kl_coef: float,
+    sums: dict[str, Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Add the mean k3 over *all* answer tokens, those that the algorithm masked included."""
+    if kl_coef == 0 or batch.reference_logprobs is None:
+        return loss, sums
+    kl_sum = k3(logprobs, batch.reference_logprobs, batch.answer_mask).sum()
+    loss = loss + kl_coef * kl_sum / max(totals.answer_tokens, 1)
+    return loss, sums | {"kl_sum": kl_sum.detach()}

@@ -86,25 +86,21 @@ def build_tokenizer() -> Any:
 
 
 def greedy_accuracy(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> float:
-    """Return the share of ``pairs`` whose greedy answer is the boxed sum, 0 to 1."""
+    """
+    Return the share of ``pairs`` whose greedy answer is the boxed sum, 0 to 1.
+
+    One pass over prompt and gold answer tells: greedy decoding gives the gold answer exactly if
+    after each of its beginnings the likeliest token is its next one.
+    """
     import torch
 
     right = 0
     with torch.inference_mode():
-        for at in range(0, len(pairs), 250):
-            some = pairs[at : at + 250]
-            wanted = [_answer(tokenizer, pair) for pair in some]
-            # Every prompt has the same length, so no padding is needed.
-            ids = torch.tensor([_prompt(tokenizer, pair) for pair in some])
-            answers: list[list[int]] = [[] for _ in some]
-            for _ in range(max(map(len, wanted))):
-                chosen = model(ids, logits_to_keep=1, use_cache=False).logits[:, -1].argmax(-1)
-                ids = torch.cat([ids, chosen[:, None]], dim=1)
-                for answer, token in zip(answers, chosen.tolist(), strict=True):
-                    answer.append(token)
-            right += sum(
-                answer[: len(gold)] == gold for answer, gold in zip(answers, wanted, strict=True)
-            )
+        for at in range(0, len(pairs), _BATCH):
+            ids, answer_ids = _rows(tokenizer, pairs[at : at + _BATCH])
+            chosen = _answer_logits(model, ids, answer_ids).argmax(-1)
+            padding = answer_ids == tokenizer.pad_token_id
+            right += int(((chosen == answer_ids) | padding).all(1).sum())
     return right / len(pairs)
 
 
@@ -177,19 +173,32 @@ def _warm_start(model: Any, tokenizer: Any, pairs: Sequence[Pair], *, seed: int)
 
 
 def _answer_loss(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> Any:
-    """Mean cross-entropy of the answers' tokens; prompts are all of one length."""
+    """Mean cross-entropy of the answers' tokens."""
     import torch
 
-    prompts = [_prompt(tokenizer, pair) for pair in pairs]
+    ids, answer_ids = _rows(tokenizer, pairs)
+    return torch.nn.functional.cross_entropy(
+        _answer_logits(model, ids, answer_ids).flatten(0, 1),
+        answer_ids.flatten(),
+        ignore_index=tokenizer.pad_token_id,
+    )
+
+
+def _rows(tokenizer: Any, pairs: Sequence[Pair]) -> tuple[Any, Any]:
+    """Return ``[pairs, prompt + answer]`` and ``[pairs, answer]`` int64, answers right-padded."""
+    import torch
+
     answers = [_answer(tokenizer, pair) for pair in pairs]
     longest = max(map(len, answers))
     padding = tokenizer.pad_token_id
     answer_ids = torch.tensor([a + [padding] * (longest - len(a)) for a in answers])
-    ids = torch.cat([torch.tensor(prompts), answer_ids], dim=1)
-    logits = model(ids, use_cache=False, logits_to_keep=longest + 1).logits[:, :-1]
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), answer_ids.flatten(), ignore_index=padding
-    )
+    prompts = torch.tensor([_prompt(tokenizer, pair) for pair in pairs])  # all of one length
+    return torch.cat([prompts, answer_ids], dim=1), answer_ids
+
+
+def _answer_logits(model: Any, ids: Any, answer_ids: Any) -> Any:
+    """Return ``[pairs, answer, vocabulary]``, the logits that predict each answer token."""
+    return model(ids, use_cache=False, logits_to_keep=answer_ids.shape[1] + 1).logits[:, :-1]
 
 
 def _batches(pairs: Sequence[Pair], order: random.Random) -> Iterator[list[Pair]]:
@@ -231,6 +240,9 @@ def _main() -> None:
     parser.add_argument("folder", type=Path, help="where the checkpoint goes")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)  # sums in one order, so that the same seed gives the same weights
     write_tiny_model(arguments.folder, seed=arguments.seed)
 
 
