@@ -21,11 +21,18 @@ __all__ = [
     "talk_console",
 ]
 
+# In a pipe nobody can widen the window: a table must not cut its columns to 80 characters.
+_PIPE_WIDTH = 200
+
 data_console = Console(highlight=False, soft_wrap=True)
 """For results: what a script may read."""
 
 talk_console = Console(stderr=True, highlight=False, soft_wrap=True)
 """For everything that is said to a person."""
+
+for _console in (data_console, talk_console):
+    if not _console.is_terminal:
+        _console.width = _PIPE_WIDTH
 
 
 def print_json(value: Any) -> None:

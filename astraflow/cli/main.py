@@ -41,12 +41,8 @@ def _root(
 
 
 def _register() -> None:
-    from astraflow.cli.bench import bench_app
-    from astraflow.cli.data import data_app
     from astraflow.cli.doctor import doctor
-    from astraflow.cli.eval import evaluate
     from astraflow.cli.export import export
-    from astraflow.cli.grade import grade
     from astraflow.cli.recipes import recipes
     from astraflow.cli.run import run
     from astraflow.cli.serve import serve_app
@@ -54,14 +50,10 @@ def _register() -> None:
 
     app.command()(run)
     app.command()(validate)
-    app.command(name="eval")(evaluate)
     app.command()(doctor)
     app.command()(recipes)
-    app.command()(grade)
     app.command()(export)
-    app.add_typer(data_app, name="data")
     app.add_typer(serve_app, name="serve")
-    app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

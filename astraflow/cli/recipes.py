@@ -39,7 +39,9 @@ def recipes(
     if json:
         print_json(rows)
         return
-    table = Table("recipe", "model", "GPUs", "context", "new tokens", "transfer", box=None)
+    table = Table(box=None)
+    for column in ("recipe", "model", "GPUs", "context", "new tokens", "transfer"):
+        table.add_column(column, no_wrap=column == "recipe", overflow="fold")
     for row in rows:
         gpus = f"{row['rollout_gpus']} + {row['trainer_gpus']}" if row["trainer_gpus"] else "CPU"
         table.add_row(

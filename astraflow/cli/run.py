@@ -77,7 +77,7 @@ def _supervise(
 
     from astraflow.cli.live import plain_view, rich_view, show_summary
     from astraflow.supervisor import RunState, Supervisor, plan_run
-    from astraflow.supervisor.folders import write_recipe, write_token
+    from astraflow.supervisor.folders import with_local_model, write_recipe, write_token
     from astraflow.wire.auth import new_token
 
     folder, checkpoint = _prepare_folder(runs, name, resume=resume)
@@ -85,7 +85,7 @@ def _supervise(
         from astraflow.cli.smoke import materialize
 
         resolved = materialize(resolved, folder)
-    write_recipe(folder, resolved)
+    write_recipe(folder, with_local_model(resolved))
     token = new_token()
     token_path = write_token(folder, token)
     plan = plan_run(resolved.recipe, folder, resume_from=checkpoint)

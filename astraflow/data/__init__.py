@@ -1,1 +1,3 @@
-"""Stub until its module lands."""
+"""Interim."""
+from astraflow.data.load import load_prompts
+__all__=["load_prompts"]

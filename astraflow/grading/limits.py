@@ -31,6 +31,7 @@ _MAX_OPERATIONS = 400
 _POWER = re.compile(r"\^\s*\{?")
 _BIG_SUM = re.compile(r"\\(?:sum|prod)\s*(?:_\s*\{?([^{}]*)\}?)?\s*\^\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\S)")
 _FACTORIAL = re.compile(r"(\d+|[)}\]!])\s*!")
+_LARGE_ARGUMENT = re.compile(r"\d{4}|\d\s*\^|!")
 _BINOMIAL = re.compile(r"\\binom\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
 _INTEGER = re.compile(r"\d+")
 _NUMBER_TO_POWER = re.compile(r"\d\s*\^\s*(?:\{\s*)?-?\s*(\d+)")
@@ -123,12 +124,23 @@ def _check_sums(text: str) -> None:
 
 
 def _check_factorials(text: str) -> None:
-    for argument in _FACTORIAL.findall(text):
-        if not argument.isdigit():
-            if _INTEGER.search(text) and re.search(r"\d{4}|\d\s*\^|!\s*[)}\]]*\s*!", text):
-                raise TooLargeError("a factorial of a large formula")
-        elif int(argument) > _MAX_FACTORIAL:
-            raise TooLargeError(f"a factorial above {_MAX_FACTORIAL}!")
+    for match in _FACTORIAL.finditer(text):
+        argument = match.group(1)
+        if argument.isdigit():
+            if int(argument) > _MAX_FACTORIAL:
+                raise TooLargeError(f"a factorial above {_MAX_FACTORIAL}!")
+        elif argument == "!" or _LARGE_ARGUMENT.search(_group_before(text, match.start())):
+            raise TooLargeError("a factorial of a large formula")
     for top in _BINOMIAL.findall(text):
         if "^" in top or "!" in top or max(map(int, _INTEGER.findall(top)), default=0) > 10**5:
             raise TooLargeError("a binomial coefficient of a large number")
+
+
+def _group_before(text: str, closing: int) -> str:
+    """Return the bracketed text that ends at ``closing``."""
+    depth = 0
+    for at in range(closing, -1, -1):
+        depth += (text[at] in ")}]") - (text[at] in "({[")
+        if depth == 0:
+            return text[at:closing]
+    return text[:closing]

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from astraflow.grading.algebra import Algebra, NoAlgebra, UnreadableError
+from astraflow.grading.algebra import Algebra, AlgebraNeededError, NoAlgebra, UnreadableError
 from astraflow.grading.boxes import AnswerPlace, find_answer, last_boxes
 from astraflow.grading.compare import matches
 from astraflow.grading.forms import Form, Listing, Scalar
 from astraflow.grading.limits import TooLargeError, check_length
+from astraflow.grading.numerals import read_number
 from astraflow.grading.reading import is_grouped_list, read
 from astraflow.grading.spelling import spell
 from astraflow.grading.splitting import canonical
@@ -64,8 +65,6 @@ def grade_quickly(
 
     Takes microseconds for integers, and never more than some tens of milliseconds.
     """
-    from astraflow.grading.algebra import AlgebraNeededError
-
     try:
         return _paid(_judge(gold, completion, answer, truncated=truncated, algebra=NoAlgebra()))
     except AlgebraNeededError:
@@ -150,13 +149,8 @@ def _same(wanted: str, gold_form: Form, found: str, algebra: Algebra) -> bool:
     listed = is_grouped_list(gold_spelled)
     if listed is None:
         return False
-    return matches(Listing(items=tuple(Scalar(text=t, number=_number(t)) for t in listed)), form, algebra)
-
-
-def _number(text: str):  # type: ignore[no-untyped-def]
-    from astraflow.grading.numerals import read_number
-
-    return read_number(text)
+    items = tuple(Scalar(text=part, number=read_number(part)) for part in listed)
+    return matches(Listing(items=items), form, algebra)
 
 
 def _in_pieces(gold_form: Form, completion: str, algebra: Algebra) -> bool:

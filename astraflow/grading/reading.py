@@ -61,7 +61,7 @@ _PLUS_MINUS = frozenset(["\\pm", "\\mp"])
 
 def read(text: str) -> Form | None:
     """Read one spelled answer; None for empty text."""
-    text = _TEXT_JOIN.sub(r" \1 ", _EXPLANATION.sub("", text)).strip(" .")
+    text = _TEXT_JOIN.sub(r" \1 ", _EXPLANATION.sub("", text)).strip().rstrip(" .")
     text = join_thousands(text)
     if not text:
         return None

@@ -136,6 +136,8 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"<=|=<", r"\\le "),
         (r">=", r"\\ge "),
         (r"(?<=\s)!=(?!=)", r"\\ne "),  # 5!=120 is a factorial
+        (r"\b(?:np|math|sympy)\.(?=[a-z])", ""),
+        (r"(?<=\d)\.(?=\s*[-+*/^)}])", ""),
         (r"\*\*", "^"),
         (r"\*", r"\\cdot "),
         (r"\\lt(?![a-zA-Z])", "<"),
@@ -175,7 +177,7 @@ def spell(text: str) -> str:
     text = "".join(c for c in text if c >= " " or c in "\n\t") if _has_controls(text) else text
     if "$" in text:
         text = _without_dollars(text)
-    if "\\" in text or not text.replace(".", "").isalnum():
+    if not text.isalnum():
         text = _plain_latex(text)
     text = _TRAILING.sub("", _LEADING.sub("", text))
     return text.strip()

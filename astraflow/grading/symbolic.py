@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, Literal, ParamSpec
 
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
@@ -14,7 +15,7 @@ from math_verify import verify
 
 from astraflow.grading import regions
 from astraflow.grading.algebra import UnreadableError
-from astraflow.grading.limits import check_symbolic
+from astraflow.grading.limits import TooLargeError, check_symbolic
 from astraflow.grading.numerals import RELATIVE_TOLERANCE, Numeral
 
 __all__ = ["SympyAlgebra", "parse_formula"]
@@ -42,12 +43,43 @@ _POINTS = (
 _DEGREE = re.compile(r"(\d+(?:\.\d+)?|\([^()]*\))\s*\^\s*\\circ")
 _PRIME = re.compile(r"([a-zA-Z])('+)")
 _TEXT_SUBSCRIPT = re.compile(r"_\s*\{\s*\\text\{\s*([a-zA-Z]+)\s*\}\s*\}")
+_SUBSCRIPTED_E = re.compile(r"(?<![a-zA-Z\\])E\s*_\s*(?:\{([^{}]*)\}|(\w))")
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
+
+
+_STUMBLES = (
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+)
+"""What sympy raises for formulas that it cannot handle; ValueError has subclasses of ours."""
+
+P = ParamSpec("P")
+
+
+def _refusing(method: Callable[P, bool]) -> Callable[P, bool]:
+    """Turn what sympy stumbles over into an unreadable answer."""
+
+    @wraps(method)
+    def refuse(*args: P.args, **kwargs: P.kwargs) -> bool:
+        try:
+            return method(*args, **kwargs)
+        except (UnreadableError, TooLargeError):
+            raise
+        except (*_STUMBLES, ValueError) as error:
+            raise UnreadableError("answer", f"{type(error).__name__}: {error}") from error
+
+    return refuse
 
 
 class SympyAlgebra:
     """Implements :class:`astraflow.grading.algebra.Algebra`; runs in worker processes."""
 
+    @_refusing
     def same(self, gold: str, answer: str, *, gold_number: Numeral | None) -> bool:
         """Say whether two formulas are equal wherever both are defined."""
         left, right = parse_formula(gold, "gold"), parse_formula(answer, "answer")
@@ -65,11 +97,13 @@ class SympyAlgebra:
             return _same_constant(left, right, gold_number)
         return _same_at_points(left, right)
 
+    @_refusing
     def same_angle(self, degrees: str, radians: str) -> bool:
         """Say whether an angle in degrees is the other one in radians."""
         turned = parse_formula(degrees, "gold") * sympy.pi / 180
         return _same_constant(turned, parse_formula(radians, "answer"), None)
 
+    @_refusing
     def same_region(self, gold: str, answer: str) -> bool:
         """Say whether inequalities, intervals or unions describe one set of reals."""
         left, right = regions.read(gold, "gold"), regions.read(answer, "answer")
@@ -81,6 +115,7 @@ class SympyAlgebra:
             return False
         return _same_inequality(left.relation, right.relation)
 
+    @_refusing
     def same_relation(self, gold: tuple[str, str], answer: tuple[str, str]) -> bool:
         """Say whether two equations have the same solutions, up to a constant factor."""
         left = parse_formula(gold[0], "gold") - parse_formula(gold[1], "gold")
@@ -107,6 +142,9 @@ def parse_formula(text: str, side: Side) -> Expression:
         raise UnreadableError(side, "words inside a formula")
     text = _DEGREE.sub(r"(\1 \\cdot \\frac{\\pi}{180})", text)
     text = _PRIME.sub(lambda m: f"{m.group(1)}_{{{'p' * len(m.group(2))}}}", text)
+    # the parser takes E for the constant even where a subscript makes it a name
+    text = _SUBSCRIPTED_E.sub(lambda m: f"X_{{E{m.group(1) or m.group(2)}}}", text)
+    text = text.replace("\\hbar", "h_{bar} ")
     try:
         parsed = latex2sympy(text, normalization_config=None, conversion_config=_CONVERSION)
     except Exception as error:  # noqa: BLE001  the parser raises plain Exception for bad input

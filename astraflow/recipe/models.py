@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ModelFacts", "find_facts"]
+__all__ = ["ModelFacts", "find_facts", "local_path"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +124,19 @@ _KNOWN: dict[str, ModelFacts] = {
 }
 
 
+_BUILTIN = {"builtin:tiny": Path(__file__).resolve().parents[1] / "testing" / "tiny_model"}
+
+
+def local_path(path: str) -> str:
+    """Return where a model that ships with the package lies; any other path as it is."""
+    return str(_BUILTIN.get(path, path))
+
+
 def find_facts(path: str) -> ModelFacts | None:
     """Return a model's facts from the table or from a local folder; None when neither has them."""
     if path in _KNOWN:
         return _KNOWN[path]
-    config = Path(path).expanduser() / "config.json"
+    config = Path(local_path(path)).expanduser() / "config.json"
     if not config.is_file():
         return None
     try:

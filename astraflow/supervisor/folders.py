@@ -8,13 +8,21 @@ import os
 import platform
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from astraflow.errors import RecipeError
 from astraflow.recipe.files import ResolvedRecipe
+from astraflow.recipe.models import local_path
 from astraflow.wire.auth import TOKEN_FILE
 
-__all__ = ["latest_run", "make_run_folder", "write_recipe", "write_token"]
+__all__ = [
+    "latest_run",
+    "make_run_folder",
+    "with_local_model",
+    "write_recipe",
+    "write_token",
+]
 
 _RECORDED = (
     "astraflow-rl", "torch", "transformers", "sglang", "flash-linear-attention", "datasets",
@@ -55,6 +63,13 @@ def latest_run(root: Path, name: str) -> Path:
             hint="start it without `--resume`, or give its `--name`",
         )
     return family / str(max(numbers))
+
+
+def with_local_model(resolved: ResolvedRecipe) -> ResolvedRecipe:
+    """Return the recipe with the path of a built-in model instead of its name."""
+    model = resolved.recipe.model
+    located = model.model_copy(update={"path": local_path(model.path)})
+    return replace(resolved, recipe=resolved.recipe.model_copy(update={"model": located}))
 
 
 def write_recipe(folder: Path, resolved: ResolvedRecipe) -> Path:

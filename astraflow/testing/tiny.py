@@ -38,6 +38,9 @@ _VOCABULARY = 384
 _BATCH = 128
 _MAX_UPDATES = 3000
 _UPDATES_BETWEEN_LOOKS = 10
+_LR = 1e-3
+# The model learns to carry within twenty updates, from 0.4 to 0.85: a slower end hits the goal.
+_SLOW_FROM = 0.35
 _GOAL = 0.66
 _VALIDATION_PAIRS = 500
 
@@ -156,20 +159,21 @@ def _warm_start(model: Any, tokenizer: Any, pairs: Sequence[Pair], *, seed: int)
     import torch
 
     validation, train = pairs[:_VALIDATION_PAIRS], pairs[_VALIDATION_PAIRS:]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, weight_decay=0.01)
     batches = _batches(train, random.Random(seed))
     for update in range(1, _MAX_UPDATES + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * min(1.0, update / 50)
         loss = _answer_loss(model, tokenizer, next(batches))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if update % _UPDATES_BETWEEN_LOOKS == 0:
-            accuracy = greedy_accuracy(model, tokenizer, validation)
-            if accuracy >= _GOAL:
-                return
+        if update % _UPDATES_BETWEEN_LOOKS:
+            continue
+        accuracy = greedy_accuracy(model, tokenizer, validation)
+        if accuracy >= _GOAL:
+            return
+        if accuracy >= _SLOW_FROM:
+            optimizer.param_groups[0]["lr"] = _LR / 10
 
 
 def _answer_loss(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> Any:

@@ -1,4 +1,4 @@
-"""ScoredModel: token ids in, log-probabilities of those tokens out, without a full logits tensor."""
+"""Scoring: the policy as a module from packed tokens to log-probabilities, without full logits."""
 
 from __future__ import annotations
 
@@ -8,79 +8,92 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["ScoredModel"]
+from astraflow_fsdp.microbatches import Inputs
+
+__all__ = ["Scorer"]
 
 
-class ScoredModel(nn.Module):
+class Scorer(nn.Module):
     """
-    A causal LM and its scoring in one module, so that FSDP gathers the head for the forward pass.
+    Log-probabilities of answer tokens under a causal language model.
 
-    Calling the LM's parts from outside would bypass FSDP's hooks: the head's weight would be a
-    shard. Everything that touches a weight happens inside this module's ``forward``.
+    The head is applied here, a chunk of rows at a time, inside this module's own forward: this
+    is the module that FSDP gathers the head's weight for. Calling the head from outside would
+    meet a shard of it.
 
     Args:
-        lm: A causal LM of transformers.
-        temperature: Logits are divided by it, as when the tokens were sampled.
-        chunk_tokens: Rows that become logits at once (tokens).
+        model: A causal language model of transformers, with ``model`` and ``lm_head``.
+        temperature: Log-probabilities are of ``logits / temperature``.
+        chunk_tokens: Rows whose logits exist at one time.
     """
 
-    def __init__(self, lm: Any, *, temperature: float, chunk_tokens: int) -> None:
+    def __init__(self, model: Any, *, temperature: float, chunk_tokens: int) -> None:
         super().__init__()
-        self.lm = lm
+        self.policy = model
         self._temperature = temperature
         self._chunk_tokens = chunk_tokens
 
-    def forward(self, token_ids: Tensor, position_ids: Tensor, **attention: Any) -> Tensor:
+    def forward(self, inputs: Inputs) -> Tensor:
         """
-        Score each token given those before it in its row or packed sequence.
-
-        Args:
-            token_ids: ``[rows, length]`` int64.
-            position_ids: ``[rows, length]`` int64, restarting at 0 with each packed sequence.
-            attention: Passed to the LM, such as ``cu_seq_lens_q`` for varlen kernels.
+        Score.
 
         Returns:
-            ``[rows, length]`` float32 (nats); 0 where a sequence starts.
+            ``[answer]`` float32 (nats). With no answer token, one row of no meaning: a backward
+            pass must visit every parameter on every rank.
         """
-        output = self.lm.base_model(
-            input_ids=token_ids, position_ids=position_ids, use_cache=False, **attention
-        )
-        # The hidden state at t predicts the token at t + 1.
-        hidden = output.last_hidden_state[:, :-1].reshape(-1, output.last_hidden_state.shape[-1])
-        targets = token_ids[:, 1:].reshape(-1)
-        weight, bias = self.lm.lm_head.weight, getattr(self.lm.lm_head, "bias", None)
-        pieces = [
-            self._score(h, t, weight, bias)
-            for h, t in zip(
+        hidden = self._hidden(inputs)
+        rows, targets = inputs.hidden_rows, inputs.targets
+        if rows.numel() == 0:
+            rows = targets = torch.zeros(1, dtype=torch.int64, device=hidden.device)
+        hidden = hidden.flatten(0, 1)[rows]
+        weight = self.policy.lm_head.weight
+        chunks = [
+            self._chunk(some, weight, ids)
+            for some, ids in zip(
                 hidden.split(self._chunk_tokens), targets.split(self._chunk_tokens), strict=True
             )
         ]
-        scored = torch.cat(pieces) if pieces else hidden.new_zeros(0, dtype=torch.float32)
-        first = scored.new_zeros(token_ids.shape[0], 1)
-        logprobs = torch.cat([first, scored.view(token_ids.shape[0], -1)], dim=1)
-        # The token before a start belongs to another sequence, or to nobody.
-        return torch.where(position_ids == 0, 0.0, logprobs)
+        return torch.cat(chunks)
 
-    def _score(self, hidden: Tensor, targets: Tensor, weight: Tensor, bias: Any) -> Tensor:
+    def _hidden(self, inputs: Inputs) -> Tensor:
+        """Return ``[rows, columns, width]``, the last hidden states."""
+        bounds: dict[str, Any] = {}
+        if inputs.cu_seqlens is not None:
+            bounds = {
+                "cu_seq_lens_q": inputs.cu_seqlens,
+                "cu_seq_lens_k": inputs.cu_seqlens,
+                "max_length_q": inputs.longest_tokens,
+                "max_length_k": inputs.longest_tokens,
+            }
+        # With a cache, packed sequences would see each other; without a mask, right pads are
+        # hidden by causality alone and the fast kernels apply.
+        out = self.policy.model(
+            input_ids=inputs.token_ids,
+            position_ids=inputs.position_ids,
+            attention_mask=None,
+            use_cache=False,
+            **bounds,
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden
+
+    def _chunk(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
-            return _token_logprobs(hidden, targets, weight, bias, self._temperature)
-        # Recomputed in the backward pass: otherwise every chunk's logits would stay alive.
-        scored: Tensor = checkpoint(
-            _token_logprobs,
+            return _logprobs(hidden, weight, targets, self._temperature)
+        result: Tensor = checkpoint(
+            _logprobs,
             hidden,
-            targets,
             weight,
-            bias,
+            targets,
             self._temperature,
             use_reentrant=False,
+            preserve_rng_state=False,
         )
-        return scored
+        return result
 
 
-def _token_logprobs(
-    hidden: Tensor, targets: Tensor, weight: Tensor, bias: Any, temperature: float
-) -> Tensor:
-    """Return ``[rows]`` float32 for hidden states ``[rows, width]``."""
-    logits = nn.functional.linear(hidden, weight, bias).float() / temperature
-    chosen = logits.gather(1, targets[:, None]).squeeze(1)
-    return chosen - logits.logsumexp(dim=1)
+def _logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return ``[rows]`` float32 log-softmax of one chunk at its targets."""
+    logits = nn.functional.linear(hidden, weight).float() / temperature
+    picked = logits.gather(1, targets[:, None])[:, 0]
+    return picked - logits.logsumexp(1)
