@@ -112,12 +112,6 @@ class Flow:
         budget = horizon * self._groups_per_batch - self.consumed
         return max(0, budget - self._dispatch.count("train") - len(self._buffer))
 
-    @property
-    def closed(self) -> bool:
-        """True when every batch was handed out and no evaluation is open."""
-        last = self.consumed >= self._recipe.trainer.steps * self._groups_per_batch
-        return last and self.version >= self._recipe.trainer.steps and not self._evaluating
-
     def lease(self, instance: str, *, version: int, most: int, now: float) -> list[Lease]:
         """Grant up to ``most`` leases; evaluation first, to an instance that holds its version."""
         leases: list[Lease] = []
@@ -129,8 +123,10 @@ class Flow:
             and evaluation.has_work
         ):
             leases.append(self._evaluation_lease(evaluation))
-        for _ in range(min(most - len(leases), self.admissible)):
-            leases.append(self._training_lease())
+        # What an instance samples now must still be young enough for the trainer's version.
+        if version >= self.version - self._recipe.dataflow.max_staleness:
+            for _ in range(min(most - len(leases), self.admissible)):
+                leases.append(self._training_lease())
         for lease in leases:
             self._dispatch.grant(lease, instance, now=now)
         return leases
@@ -289,10 +285,6 @@ class Flow:
         }
 
     # --- inside
-
-    @property
-    def _evaluating(self) -> bool:
-        return self.evaluation is not None and self.evaluation.state != "done"
 
     def _training_lease(self) -> Lease:
         rollout = self._recipe.rollout

@@ -79,17 +79,17 @@ class DataflowService:
 
     async def lease(self, request: m.LeaseRequest) -> m.LeaseReply:
         """Grant leases; wait a moment when there is nothing to sample now."""
-        self._see(request.instance, request.version)
+        instance = self._see(request.instance, request.version)
         give_up = time.monotonic() + min(request.wait_s, 30.0)
         while True:
             leases = self._flow.lease(
                 request.instance,
-                version=request.version,
+                version=instance.version,
                 most=request.max_groups,
                 now=time.monotonic(),
             )
-            if leases or self._flow.closed or not await self._wait_for_change(give_up):
-                return m.LeaseReply(leases=tuple(leases), closed=self._flow.closed)
+            if leases or not await self._wait_for_change(give_up):
+                return m.LeaseReply(leases=tuple(leases))
 
     async def groups(self, report: m.GroupsReport) -> m.GroupsReply:
         """Take groups in."""
@@ -110,7 +110,6 @@ class DataflowService:
             newest=self._published,
             trainer_version=self._flow.version,
             lost=tuple(lost),
-            closed=self._flow.closed,
         )
 
     async def install(self, request: m.InstallRequest) -> m.InstallReply:

@@ -61,8 +61,9 @@ def batch_normalize(advantages: Tensor, answer_mask: Tensor) -> Tensor:
     """
     Bring the answer tokens' advantages to mean 0 and sample deviation 1.
 
-    Every answer token counts once, so long answers weigh more. Statistics are float64. The shift
-    can turn the sign of a small advantage, which the M2PO paper, having no such step, never sees.
+    Every answer token counts once, so long answers weigh more. Statistics are float64. The
+    shift can turn the sign of a small advantage, which the M2PO paper, having no such step,
+    never sees.
 
     Args:
         advantages: ``[tokens]`` float32.

@@ -12,8 +12,9 @@ def constant_divisor(sequences: int, max_new_tokens: int) -> float:
     """
     Return what the sum of token losses is divided by: sequences times the longest answer.
 
-    A long wrong answer is then punished as much per token as a short one. The other half of the
-    method, advantages that are not divided by the group's deviation, is `reward_norm: mean_only`.
+    A long wrong answer is then punished as much per token as a short one. The other half of
+    the method, advantages that are not divided by the group's deviation, is the recipe's
+    `reward_norm: mean_only`.
 
     Args:
         sequences: of the mini-batch over all ranks (count).

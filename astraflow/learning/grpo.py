@@ -27,8 +27,8 @@ def clipped_ratio_loss(
         clip_high: the ratio may rise to ``1 + clip_high``.
 
     Returns:
-        ``[n]`` float32 losses, exactly 0 outside ``mask`` and at advantage 0; ``[n]`` bool, where
-        clipping took the gradient away.
+        ``[n]`` float32 losses, exactly 0 outside ``mask`` and at advantage 0; ``[n]`` bool,
+        where clipping took the gradient away.
 
     Source:
         PPO, arXiv:1707.06347, equation 7; two bounds as in DAPO, arXiv:2503.14476.

@@ -47,9 +47,9 @@ def second_moment_cut(
     """
     Keep the most tokens whose mean squared log-ratio stays within ``bound``.
 
-    Counted are only tokens that clipping could act on: positive advantage and ratio above 1, or
-    negative and below 1. They leave from the largest square down, equal ones together, until the
-    mean over those left is within the bound; all other answer tokens stay. A token whose
+    Counted are only tokens that clipping could act on: positive advantage and ratio above 1,
+    or negative and below 1. They leave from the largest square down, equal ones together, until
+    the mean over those left is within the bound; all other answer tokens stay. A token whose
     log-ratio is infinite is left out and not counted.
 
     Args:
@@ -93,8 +93,8 @@ def kept_ratio_loss(log_ratio: Tensor, advantages: Tensor, keep: Tensor) -> Tens
         keep: ``[tokens]`` bool.
 
     Returns:
-        ``[tokens]`` float32, ``-ratio * advantage``; exactly 0, gradient included, where a token
-        is not kept or has no advantage. To be divided by *all* answer tokens, kept or not.
+        ``[tokens]`` float32, ``-ratio * advantage``; exactly 0, gradient included, where a
+        token is not kept or has no advantage. To be divided by *all* answer tokens.
 
     Source:
         M2PO, arXiv:2510.01161, equation of the objective with its 0/1 mask.

@@ -116,7 +116,7 @@ class _M2po:
         return chosen.keep, numbers | {
             "m2_before": chosen.before,
             "m2_after": chosen.after,
-            # Infinity has no place in a metrics file: without a cut, the largest square there is.
+            # A metrics file knows no infinity: without a cut, the largest square there is.
             "m2_cut": chosen.cut if math.isfinite(chosen.cut) else largest,
             "m2_all_masked": float(chosen.cut < 0),
             "counted_frac": chosen.counted_frac,
@@ -134,7 +134,9 @@ class _M2po:
             ).keep
         losses = kept_ratio_loss(log_ratio, batch.advantages, keep)
         loss = losses.sum() / max(totals.answer_tokens, 1)
-        return _with_kl(loss, logprobs, batch, totals, self.kl_coef, _sums(log_ratio, batch, keep))
+        return _with_kl(
+            loss, logprobs, batch, totals, self.kl_coef, _sums(log_ratio, batch, keep)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,9 @@ class _Gspo(_Grpo):
         log_ratio = _log_ratio(logprobs, batch)
         keep = _takes_part(log_ratio, batch)
         ratios, present = gspo.sequence_means(log_ratio, keep, batch.cu_seqlens)
-        advantages, _ = gspo.sequence_means(batch.advantages, batch.answer_mask, batch.cu_seqlens)
+        advantages, _ = gspo.sequence_means(
+            batch.advantages, batch.answer_mask, batch.cu_seqlens
+        )
         losses, clipped = clipped_ratio_loss(
             ratios, advantages, present, clip_low=self.clip_low, clip_high=self.clip_high
         )
@@ -223,7 +227,7 @@ def _keep_finite(
 
 
 def _sums(log_ratio: Tensor, batch: TrainBatch, keep: Tensor) -> dict[str, Tensor]:
-    """Sum over answer tokens what the metrics want; infinite log-ratios count as masked only."""
+    """Sum what the metrics want over answer tokens; infinite log-ratios count as masked."""
     finite = batch.answer_mask & torch.isfinite(log_ratio.detach())
     gaps = log_ratio.detach()[finite]
     return {

@@ -1,4 +1,4 @@
-"""Policy: a checkpoint's causal language model, with its parameters' names in the checkpoint."""
+"""Policy: a checkpoint's causal language model, and the checkpoint's names for its weights."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def checkpoint_folder(path: str) -> Path:
     if folder.is_dir():
         return folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
 
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
     try:
@@ -64,7 +68,7 @@ def checkpoint_folder(path: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise RecipeError(
             f"`model.path` = `{path}` is no folder here and no checkpoint of the hub: {error}",
-            hint="give a folder, or set HF_TOKEN if the checkpoint asks for an accepted license",
+            hint="give a folder, or set HF_TOKEN if the checkpoint asks for acceptance",
         ) from error
 
 
@@ -81,15 +85,18 @@ def load_policy(path: str, *, dtype: torch.dtype, attention: str = "sdpa") -> Po
     Raises:
         RecipeError: there is no such checkpoint, or a parameter is not in it.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = checkpoint_folder(path)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation=attention, local_files_only=True
-    )
     stored = stored_tensors(folder)
+    # A multimodal checkpoint's own type would win over ours: its text part is loaded by itself.
+    config = AutoConfig.from_pretrained(folder).get_text_config()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=dtype, attn_implementation=attention
+    )
+    assert all(parameter.dtype == dtype for parameter in model.parameters())
     names = {name: _name_in(stored, name, folder) for name, _ in model.named_parameters()}
     narrower = any(kind in ("BF16", "F16") for _, kind in stored.values())
     kept = {name for name, key in names.items() if narrower and stored[key][1] == "F32"}

@@ -1,4 +1,4 @@
-"""Log-ratios of new to behavior policy: what may enter a loss, and exponentials that stay finite."""
+"""Log-ratios of new to behavior policy: which may enter a loss, and ratios that stay finite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from astraflow.errors import LossInputError
 
 __all__ = ["bounded_ratio", "require_usable"]
 
-# exp(20) is 4.9e8: far beyond any ratio that teaches something, far below float32's end at exp(88).
+# exp(20) is 4.9e8: far beyond any ratio that teaches something, far below the end of float32.
 _LARGEST_LOG_RATIO = 20.0
 
 
@@ -32,8 +32,8 @@ def require_usable(log_ratio: Tensor, advantages: Tensor, answer_mask: Tensor) -
     if count:
         first = int(bad.nonzero()[0])
         raise LossInputError(
-            f"{count} of {int(answer_mask.sum())} answer tokens have a log-ratio or an advantage "
-            f"that is not a number, the first at token {first}: log-ratio "
+            f"{count} of {int(answer_mask.sum())} answer tokens have a log-ratio or an "
+            f"advantage that is not a number, the first at token {first}: log-ratio "
             f"{float(log_ratio[first])}, advantage {float(advantages[first])}",
             hint="look for NaN in the weights, or lower `trainer.optimizer.lr`",
         )

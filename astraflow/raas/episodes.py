@@ -59,7 +59,6 @@ class Episodes:
         self._sampled_tokens = 0
         self._samples = 0
         self._graded_s = 0.0
-        self.closed = asyncio.Event()
         self.last_beat: m.BeatReply | None = None
 
     @property
@@ -68,8 +67,8 @@ class Episodes:
         return sum(lease.samples for lease, _ in self._running.values())
 
     async def pull(self, workflow: Workflow) -> None:
-        """Lease and start work until the dataflow service says that the run needs no more."""
-        while not self.closed.is_set():
+        """Lease and start work until cancelled."""
+        while True:
             wanted = groups_wanted(
                 await self._engine.read_load(),
                 in_flight=self.in_flight,
@@ -118,8 +117,6 @@ class Episodes:
             self.last_beat = reply
             for lease_id in reply.lost:
                 self._cancel(lease_id)
-            if reply.closed:
-                self.closed.set()
             await asyncio.sleep(_BEAT_S)
 
     async def leave(self) -> None:
@@ -158,8 +155,6 @@ class Episodes:
             # Only now does the engine stand still for want of work.
             with self._waits.waiting("work: a lease from dataflow", deadline_s=_LEASE_WAIT_S):
                 reply = await self._client.call("/v1/lease", request, m.LeaseReply)
-        if reply.closed:
-            self.closed.set()
         return reply.leases
 
     async def _run(self, workflow: Workflow, lease: m.Lease) -> None:

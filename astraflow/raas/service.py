@@ -39,7 +39,7 @@ async def run_raas(
     host: str,
     port: int,
 ) -> None:
-    """Run one instance until asked to stop or the run needs no more samples."""
+    """Run one instance until asked to stop."""
     recipe = read_resolved(run_folder / "recipe.json", recipe_type=recipe_type()).recipe
     token = read_token(run_folder)
     name = f"raas-{instance}"
@@ -141,6 +141,7 @@ async def _run(
     server = await serve(app, listener)
     endless = [
         asyncio.create_task(server.serve(sockets=[listener]), name="http"),
+        asyncio.create_task(episodes.pull(workflow), name="pull"),
         asyncio.create_task(episodes.report(), name="report"),
         asyncio.create_task(episodes.beat(), name="beat"),
         asyncio.create_task(intake.run(), name="intake"),
@@ -149,8 +150,6 @@ async def _run(
     ]
     bound_host, bound_port = listener.getsockname()[:2]
     role.ready(address=f"http://{bound_host}:{bound_port}")
-    pull = asyncio.create_task(_pull_then_wait(episodes, workflow), name="pull")
-    endless.append(pull)
     done, _ = await asyncio.wait(endless, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     with contextlib.suppress(AstraFlowError):
@@ -160,9 +159,3 @@ async def _run(
     await asyncio.wait([endless[0]], timeout=6)
     for task in done:
         task.result()  # raises what ended the instance, if something did
-
-
-async def _pull_then_wait(episodes: Episodes, workflow: Workflow) -> None:
-    """Work until the run needs no more samples; the supervisor decides when the run is over."""
-    await episodes.pull(workflow)
-    await asyncio.Event().wait()

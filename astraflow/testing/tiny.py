@@ -1,10 +1,11 @@
 r"""
 The tiny model: about 0.8 M parameters of Qwen3, warm-started on two-digit additions.
 
-It ships as a checkpoint folder in Hugging Face format, with a real tokenizer and chat template,
-so that the whole loop runs on a CPU without a network. `python -m astraflow.testing.tiny OUT_DIR`
-makes it again. It is good at nothing else: it answers `\boxed{sum}` and is right about two times
-in three on additions that it was never shown, so that reinforcement learning has work left.
+It ships as a checkpoint folder in Hugging Face format, with a real tokenizer and chat
+template, so that the whole loop runs on a CPU without a network. It is made again by
+`python -m astraflow.testing.tiny OUT_DIR`. It is good at nothing else: it answers
+`\boxed{sum}` and is right about two times in three on additions that it was never shown, so
+that reinforcement learning has work left.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import Any, TypeAlias
 
 from astraflow.recipe.schema import WorkflowSection
 
-__all__ = ["build_tokenizer", "greedy_accuracy", "tiny_model_path", "write_tiny_model"]
+__all__ = [
+    "build_tokenizer",
+    "checkpoint_path",
+    "greedy_accuracy",
+    "tiny_model_path",
+    "write_tiny_model",
+]
 
 Pair: TypeAlias = tuple[int, int]
 
@@ -27,14 +34,11 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}"
     "{{- '<|im_start|>assistant\n' -}}"
-    "{%- if enable_thinking is defined and enable_thinking is false -%}"
-    "{{- '<think>\n\n</think>\n\n' -}}"
-    "{%- endif -%}"
+    "{%- if enable_thinking is defined and enable_thinking -%}{{- '<think>\n' -}}{%- endif -%}"
     "{%- endif -%}"
 )
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
-_VOCABULARY = 384
 _BATCH = 128
 _MAX_UPDATES = 3000
 _UPDATES_BETWEEN_LOOKS = 10
@@ -50,35 +54,48 @@ def tiny_model_path() -> Path:
     return Path(__file__).with_name("tiny_model")
 
 
+def checkpoint_path(path: str) -> str:
+    """Return ``path``, or the shipped folder where it says `builtin:tiny`."""
+    return str(tiny_model_path()) if path == "builtin:tiny" else path
+
+
 def build_tokenizer() -> Any:
     """
-    Train the byte-level BPE: single digits, and whole phrases of the prompt as one token each.
+    Make the byte-level BPE: single digits, and whole phrases of the prompt as one token each.
+
+    Its merges are written down rather than trained: a trainer breaks ties by chance.
 
     Returns:
         A ``PreTrainedTokenizerFast`` (transformers has no types for it).
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    # No split at spaces: the merges may then cross words, and the instruction becomes one token.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    # No split at spaces: merges may then cross words, and the instruction becomes one token.
+    split = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r"[0-9]|\n+|\\boxed\{|\}"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=_VOCABULARY,
-        special_tokens=list(_SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     problem = _problem((12, 34), WorkflowSection().instruction)
-    texts = [problem, "user\n", "assistant\n\n", "system\n", "\\boxed{46}"]
-    tokenizer.train_from_iterator(texts * 8, trainer)
-    return PreTrainedTokenizerFast(
+    pieces = [
+        piece
+        for text in (problem, "user", "assistant", "system", "\n\n")
+        for piece, _ in split.pre_tokenize_str(text)
+    ]
+    # Each merge makes the next one possible, so a phrase is whole before another one begins.
+    merges = dict.fromkeys(
+        (piece[:end], piece[end]) for piece in pieces for end in range(1, len(piece))
+    )
+    tokens = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += [left + right for left, right in merges]
+    vocabulary = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
+    tokenizer.pre_tokenizer = split
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -151,7 +168,7 @@ def _build_model(tokenizer: Any) -> Any:
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    return Qwen3ForCausalLM(config)
+    return Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
 def _warm_start(model: Any, tokenizer: Any, pairs: Sequence[Pair], *, seed: int) -> None:
@@ -189,7 +206,7 @@ def _answer_loss(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> Any:
 
 
 def _rows(tokenizer: Any, pairs: Sequence[Pair]) -> tuple[Any, Any]:
-    """Return ``[pairs, prompt + answer]`` and ``[pairs, answer]`` int64, answers right-padded."""
+    """Return ``[pairs, prompt + answer]`` and ``[pairs, answer]`` int64, pads on the right."""
     import torch
 
     answers = [_answer(tokenizer, pair) for pair in pairs]

@@ -70,8 +70,6 @@ class LeaseReply(_Message, frozen=True, kw_only=True):
     """Work, perhaps none."""
 
     leases: tuple[Lease, ...]
-    closed: bool = False
-    """True when the run needs no more samples."""
 
 
 class FailedLease(_Message, frozen=True, kw_only=True):
@@ -125,7 +123,6 @@ class BeatReply(_Message, frozen=True, kw_only=True):
     """Version that the trainer holds; samples must not lie too far behind it."""
     lost: tuple[str, ...]
     """Leases that the instance names and no longer holds."""
-    closed: bool = False
 
 
 class InstallRequest(_Message, frozen=True, kw_only=True):

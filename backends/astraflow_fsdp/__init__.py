@@ -17,9 +17,9 @@ __all__ = ["FsdpSettings", "plugin"]
 class FsdpSettings(RecipeModel):
     """Settings of the FSDP2 trainer."""
 
-    gradient_checkpointing: bool = True
+    gradient_checkpointing: bool | None = None
     """Keep only each layer's input and compute the layer again in the backward pass: far less
-    memory for about a third more time."""
+    memory for about a third more time. null does so on a GPU and not on a CPU."""
 
     compile: bool = False
     """Compile each decoder layer: up to 1.7 times the speed on a GPU, after a minute or two of
@@ -28,8 +28,8 @@ class FsdpSettings(RecipeModel):
     attention: Literal[
         "auto", "sdpa", "flash_attention_2", "kernels-community/flash-attn2", "varlen"
     ] = "auto"
-    """Attention kernels. `varlen` is torch's own kernel for packed sequences; `auto` takes it on
-    a GPU, flash-attn if torch has none, and sdpa on a CPU."""
+    """Attention kernels. `varlen` is torch's own kernel for packed sequences; `auto` takes it
+    on a GPU, flash-attn if torch has none, and sdpa on a CPU."""
 
     layout: Literal["auto", "packed", "padded"] = "auto"
     """How sequences share a micro-batch: `packed` end to end, or one a row, `padded` on the

@@ -33,10 +33,11 @@ def choose_attention(wanted: str, device: torch.device) -> str:
     has_varlen = importlib.util.find_spec("torch.nn.attention.varlen") is not None
     has_flash = importlib.util.find_spec("flash_attn") is not None
     if wanted == "auto":
-        wanted = "varlen" if has_varlen else "flash_attention_2" if has_flash else "sdpa"
+        fallback = "flash_attention_2" if has_flash else "sdpa"
+        wanted = "varlen" if has_varlen else fallback
     if wanted == "flash_attention_2" and not has_flash:
         raise HardwareError(
-            "`trainer.fsdp.attention` = `flash_attention_2` needs flash-attn, which is absent",
+            "`trainer.fsdp.attention` = `flash_attention_2` needs flash-attn",
             hint="`pip install 'astraflow-rl[flash-attn]'`, or `varlen`",
         )
     if wanted != "varlen":
@@ -51,7 +52,7 @@ def choose_attention(wanted: str, device: torch.device) -> str:
 
 
 def knows_sequence_ends(attention: str) -> bool:
-    """True if the kernels take ``cu_seqlens`` and so keep packed sequences apart by themselves."""
+    """True if the kernels take ``cu_seqlens`` and so keep packed sequences apart."""
     return attention != "sdpa"
 
 

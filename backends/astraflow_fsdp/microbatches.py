@@ -115,7 +115,9 @@ def take(
         reference_logprobs=some(batch.reference_logprobs),
     )
     return MicroBatch(
-        batch=_moved(picked, device), inputs=_lay_out(picked, lengths, padded, device), index=index
+        batch=_moved(picked, device),
+        inputs=_lay_out(picked, lengths, padded, device),
+        index=index,
     )
 
 
@@ -143,9 +145,7 @@ def idle_microbatch(batch: TrainBatch, *, padded: bool, device: torch.device) ->
     )
 
 
-def _lay_out(
-    batch: TrainBatch, lengths: Tensor, padded: bool, device: torch.device
-) -> Inputs:
+def _lay_out(batch: TrainBatch, lengths: Tensor, padded: bool, device: torch.device) -> Inputs:
     offsets = torch.arange(batch.num_tokens) - torch.repeat_interleave(
         batch.cu_seqlens[:-1].long(), lengths
     )

@@ -1,4 +1,4 @@
-"""Scoring: the policy as a module from packed tokens to log-probabilities, without full logits."""
+"""Scoring: the policy as a module from tokens to log-probabilities, without full logits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Scorer(nn.Module):
         chunks = [
             self._chunk(some, weight, ids)
             for some, ids in zip(
-                hidden.split(self._chunk_tokens), targets.split(self._chunk_tokens), strict=True
+                torch.split(hidden, self._chunk_tokens),
+                torch.split(targets, self._chunk_tokens),
+                strict=True,
             )
         ]
         return torch.cat(chunks)

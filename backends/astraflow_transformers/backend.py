@@ -1,251 +1,142 @@
-"""TransformersBackend: the InferenceBackend in front of the engine thread."""
+"""TransformersBackend: the engine behind the InferenceBackend protocol."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import time
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import asynccontextmanager
 
-import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM
-
-from astraflow.errors import AstraFlowError, NotReadyError, ProofError, StaleBaseError, WireError
-from astraflow.interfaces import (
-    Encoding,
-    EngineLoad,
-    InferenceContext,
-    TensorPatch,
-    WeightUpdate,
-)
+from astraflow.errors import AstraFlowError, NotReadyError, ProofError
+from astraflow.interfaces import EngineLoad, InferenceContext, WeightUpdate
 from astraflow.records import PolicyVersion, Sample, SampleRequest
-from astraflow.weights.delta import apply_patch
-from astraflow.weights.hashes import segment_hash
-from astraflow_transformers.continuous import ContinuousBatch
-from astraflow_transformers.engine import Batch, Engine
-from astraflow_transformers.grouped import GroupedBatch
-from astraflow_transformers.sequences import Sequence
+from astraflow_transformers.engine import Engine
+from astraflow_transformers.rows import Job
 
 __all__ = ["TransformersBackend"]
 
-log = logging.getLogger(__name__)
-
-_POLL_S = 0.05
+_STOP_WITHIN_S = 10.0
 
 
 class TransformersBackend:
-    """Samples in this process; weights are patched in place between two decode steps."""
+    """
+    Samples with transformers in a thread of this process.
+
+    Args:
+        context: What the recipe says.
+    """
 
     def __init__(self, context: InferenceContext) -> None:
         self._context = context
-        self._engine: Engine | None = None
-        self._model: Any = None
-        self._parameters: dict[str, Tensor] = {}
+        self._started: Engine | None = None
 
     @property
     def version(self) -> PolicyVersion:
         """Version that a request started now would be sampled with."""
-        return PolicyVersion(self._engine.version if self._engine else 0)
+        return self._started.version if self._started is not None else PolicyVersion(0)
 
     async def start(self, *, within_s: float) -> None:
         """
-        Load the checkpoint in the engine's thread.
+        Load the checkpoint and return once requests are answered.
 
         Raises:
-            NotReadyError: it took longer than ``within_s``.
-            AstraFlowError: the model could not be loaded.
+            NotReadyError: loading took longer.
+            RecipeError: there is no such checkpoint.
         """
-        engine = self._engine = Engine(self._load)
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + within_s
-        while not engine.loaded:
-            if engine.failure is not None:
-                raise AstraFlowError(
-                    f"`{self._context.model_path}` cannot be loaded: {engine.failure}",
-                    hint="a folder with config.json and safetensors, or a hub id with network or "
-                    "a filled cache",
-                ) from engine.failure
-            if loop.time() > give_up:
-                raise NotReadyError(
-                    f"`{self._context.model_path}` was not loaded within {within_s:g} s"
-                )
-            await asyncio.sleep(_POLL_S)
+        engine = Engine(self._context, asyncio.get_running_loop())
+        self._started = engine
+        engine.start()
+        try:
+            await asyncio.wait_for(engine.ready.wait(), within_s)
+        except TimeoutError as error:
+            raise NotReadyError(
+                f"`{self._context.model_path}` was not loaded within {within_s:g} s",
+                hint="raise `limits.ready_s`",
+            ) from error
+        self._engine()
 
     async def sample(self, request: SampleRequest) -> Sample:
         """
-        Sample one answer; cancelling the call frees its slot.
+        Sample one answer; cancelling the call frees its row before the next step.
 
         Raises:
-            AstraFlowError: the request does not fit, or the engine has failed.
+            AstraFlowError: the request does not fit, or the engine has ended.
         """
-        longest = len(request.prompt_ids) + request.max_new_tokens
-        if longest > self._context.context_length:
+        engine = self._engine()
+        total = len(request.prompt_ids) + request.max_new_tokens
+        if not request.prompt_ids or total > self._context.context_length:
             raise AstraFlowError(
-                f"request {request.request_id} may reach {longest} tokens, and the context holds "
-                f"{self._context.context_length}"
+                f"request {request.request_id} has a prompt of {len(request.prompt_ids)} "
+                f"tokens and asks for up to {request.max_new_tokens} more; "
+                f"`model.context_length` is {self._context.context_length}"
             )
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Sample] = loop.create_future()
-
-        def settle(result: Sample | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, Sample):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
-
-        sequence = Sequence(request, lambda result: loop.call_soon_threadsafe(settle, result))
-        engine = self._running()
-        engine.submit(sequence)
+        job = Job(
+            request=request,
+            future=asyncio.get_running_loop().create_future(),
+            arrived_s=time.monotonic(),
+        )
+        engine.submit(job)
         try:
-            return await future
-        finally:
-            if not future.done() or future.cancelled():
-                engine.cancel(sequence)
+            return await job.future
+        except asyncio.CancelledError:
+            engine.cancel(job)
+            raise
 
     async def read_load(self) -> EngineLoad:
+        """Count running and waiting answers."""
+        return self._engine().read_load()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
         """
-        Read the engine's counters.
+        Keep decoding still between two steps; answers go on afterwards where they were.
 
         Raises:
-            AstraFlowError: the engine has failed.
+            ProofError: the block left tensors that hash to no proof; the engine has ended.
         """
-        engine = self._running()
-        if engine.failure is not None:
-            raise AstraFlowError(f"the engine has ended: {engine.failure!r}") from engine.failure
-        return EngineLoad(
-            running=engine.running,
-            waiting=engine.waiting,
-            cache_used_frac=engine.cache_used_frac,
-            capacity=self._context.settings.max_batch,
-        )
-
-    @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Keep decoding still between two steps while the block runs."""
-        engine = self._running()
-        await asyncio.to_thread(engine.hold)
+        engine = self._engine()
+        engine.hold()
         try:
+            await engine.parked.wait()
             yield
+            self._require_proved(engine)
         finally:
             engine.release()
 
     async def install(self, update: WeightUpdate) -> None:
         """
-        Patch the weights in place and prove them; the version changes last.
+        Patch the parameters in place; only inside ``held``.
 
         Raises:
-            StaleBaseError: the update starts from another version than ours.
-            WireError: a patch names a tensor that this model does not have.
+            StaleBaseError: the update is a delta against another version.
             ProofError: a tensor does not hash to its proof.
+            WireError: a tensor is unknown, or of another type or size.
         """
-        engine = self._running()
-        if update.base is not None and update.base != engine.version:
-            raise StaleBaseError(
-                f"version {update.version} is a delta against {update.base}, and the engine holds "
-                f"{engine.version}"
-            )
-        targets = [self._target(patch) for patch in update.patches]
-        await asyncio.to_thread(_write_and_prove, update, targets)
-        engine.version = int(update.version)
+        engine = self._engine()
+        assert engine.parked.is_set(), "install() outside held()"
+        assert engine.weights is not None
+        # A thread, so that the event loop goes on answering while weights are copied.
+        await asyncio.to_thread(engine.weights.install, update)
 
     async def close(self) -> None:
-        """End the engine's thread."""
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.close)
+        """Stop the engine; calls that still wait raise. Calling twice is harmless."""
+        if self._started is not None:
+            await asyncio.to_thread(self._started.stop, within_s=_STOP_WITHIN_S)
 
-    def _running(self) -> Engine:
-        if self._engine is None:
-            raise AstraFlowError("the engine was not started")
-        return self._engine
+    def _engine(self) -> Engine:
+        if self._started is None:
+            raise AstraFlowError("the engine has not been started")
+        if self._started.failure is not None:
+            raise self._started.failure
+        return self._started
 
-    def _target(self, patch: TensorPatch) -> Tensor:
-        parameter = self._parameters.get(patch.spec.name)
-        if parameter is None:
-            raise WireError(f"the engine has no tensor `{patch.spec.name}`")
-        if tuple(parameter.shape) != tuple(patch.spec.shape):
-            raise WireError(
-                f"`{patch.spec.name}` is {list(parameter.shape)} here and "
-                f"{list(patch.spec.shape)} at the trainer"
+    def _require_proved(self, engine: Engine) -> None:
+        assert engine.weights is not None
+        if engine.weights.unproved:
+            failure = ProofError(
+                f"{len(engine.weights.unproved)} tensors were left unproved, so nothing may be "
+                "sampled from them",
+                tensors=sorted(engine.weights.unproved),
             )
-        if _DTYPES.get(patch.spec.dtype) is not parameter.dtype:
-            raise WireError(
-                f"`{patch.spec.name}` is {parameter.dtype} here and {patch.spec.dtype} at the "
-                "trainer"
-            )
-        return parameter.detach().view(-1)[patch.first : patch.first + patch.count]
-
-    def _load(self) -> Batch:
-        context = self._context
-        settings = context.settings
-        if settings.threads is not None:
-            torch.set_num_threads(settings.threads)
-        model = AutoModelForCausalLM.from_pretrained(
-            context.model_path, dtype=getattr(torch, context.dtype), attn_implementation="sdpa"
-        )
-        model = model.to(_device(context)).eval()
-        for parameter in model.parameters():
-            parameter.requires_grad_(requires_grad=False)
-        self._model = model
-        # Tied tensors appear once, under the name that the trainer publishes.
-        self._parameters = dict(model.named_parameters(remove_duplicate=True))
-        grouped = context.reproducible or _has_recurrent_layers(model)
-        log.info(
-            "%s on %s, %s, batches by %s",
-            type(model).__name__,
-            model.device,
-            context.dtype,
-            "group" if grouped else "slot",
-        )
-        form = GroupedBatch if grouped else ContinuousBatch
-        return form(model, max_batch=settings.max_batch)
-
-
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-
-
-def _write_and_prove(update: WeightUpdate, targets: list[Tensor]) -> None:
-    with torch.inference_mode():
-        for patch, target in zip(update.patches, targets, strict=True):
-            apply_patch(target, patch)
-        wrong = [
-            patch.spec.name
-            for patch, target in zip(update.patches, targets, strict=True)
-            if segment_hash(target) != patch.target_hash
-        ]
-    if wrong:
-        raise ProofError(
-            f"version {update.version} cannot be proved: {len(wrong)} of {len(targets)} segments "
-            f"differ, `{wrong[0]}` first",
-            tensors=sorted(set(wrong)),
-        )
-    log.info(
-        "version %d proved: %d segments, %d bytes, %s",
-        update.version,
-        len(targets),
-        update.wire_bytes,
-        "whole" if update.base is None else _encodings(update),
-    )
-
-
-def _encodings(update: WeightUpdate) -> str:
-    counts: dict[str, int] = {}
-    for patch in update.patches:
-        name = Encoding(patch.encoding).name
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-
-
-def _device(context: InferenceContext) -> str:
-    wanted: str = context.settings.device
-    if wanted == "auto":
-        return "cuda:0" if context.gpus else "cpu"
-    return wanted
-
-
-def _has_recurrent_layers(model: Any) -> bool:
-    kinds = getattr(model.config.get_text_config(), "layer_types", None) or []
-    return any(kind != "full_attention" for kind in kinds)
+            engine.give_up(failure)
+            raise failure

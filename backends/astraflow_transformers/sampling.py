@@ -1,65 +1,50 @@
-"""Draw tokens from logits, exactly: the reported log-probability is that of the draw."""
+"""Sampling: one uniform number a token through the inverse of the cumulative distribution."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from astraflow.records import SampleRequest
-
-__all__ = ["draw", "uniforms"]
-
-
-def uniforms(request: SampleRequest) -> Tensor:
-    """
-    Return the request's random numbers, one a token: ``[max_new_tokens]`` float64 in [0, 1).
-
-    They come from a counter-based generator seeded by the request alone, so a sample depends
-    neither on its neighbors in a batch nor on when it ran.
-    """
-    generator = np.random.Generator(np.random.Philox(request.seed))
-    return torch.from_numpy(generator.random(request.max_new_tokens))
+__all__ = ["draw"]
 
 
 def draw(
-    logits: Tensor, temperatures: Tensor, top_ps: Tensor | None, uniform: Tensor
+    logits: Tensor, *, temperature: Tensor, uniform: Tensor, top_p: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """
-    Draw one token a row.
+    Draw a token for each row.
 
-    By inverting the cumulative distribution in float64: with float32 the sum over a large
-    vocabulary would be off by more than rare tokens weigh.
+    The model's own generation settings play no part. Rows of temperature 0 take the likeliest
+    token and report its log-probability at temperature 1, as other engines do.
 
     Args:
-        logits: ``[rows, vocab]`` of any float type.
-        temperatures: ``[rows]`` float32; 0 takes the most likely token.
-        top_ps: ``[rows]`` float32, or None when every row samples the full distribution.
+        logits: ``[rows, vocabulary]`` of any float type.
+        temperature: ``[rows]`` float32, 0 for greedy.
         uniform: ``[rows]`` float64 in [0, 1).
+        top_p: ``[rows]`` float64; None when every row samples from the whole distribution.
 
     Returns:
-        Tokens ``[rows]`` int64, and their log-probabilities ``[rows]`` float32 (nats) after
-        temperature and before any top-p cut; for temperature 0 those of the untempered policy.
+        ``[rows]`` int64 token ids; ``[rows]`` float32 log-probabilities (nats) of the whole
+        distribution at the row's temperature. A drawn token never has probability 0.
     """
-    greedy = temperatures == 0
-    scale = torch.where(greedy, torch.ones_like(temperatures), temperatures)
-    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
-    weights = logprobs.double().exp()
-    if top_ps is not None:
-        weights = _cut(weights, top_ps)
-    cumulative = weights.cumsum(-1)
-    # Below the total by construction, so the token found always has a weight above zero.
-    target = uniform[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    tokens = tokens.clamp_(max=logits.shape[1] - 1)
-    if bool(greedy.any()):
-        tokens = torch.where(greedy, logprobs.argmax(-1), tokens)
-    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+    greedy = temperature == 0
+    scaled = logits.float() / torch.where(greedy, 1.0, temperature)[:, None]
+    logprobs = scaled.log_softmax(-1)
+    probabilities = logprobs.double().exp()
+    if top_p is not None:
+        probabilities = _nucleus(probabilities, top_p)
+    cumulative = probabilities.cumsum(-1)
+    total = cumulative[:, -1:]
+    tokens = (cumulative <= uniform[:, None] * total).sum(-1)
+    # Rounding can lift the product to the total itself: stay on the last token with any weight.
+    tokens = torch.minimum(tokens, (cumulative < total).sum(-1))
+    tokens = torch.where(greedy, logprobs.argmax(-1), tokens)
+    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def _cut(weights: Tensor, top_ps: Tensor) -> Tensor:
-    """Zero the tokens outside each row's nucleus: the fewest likely ones that reach ``top_p``."""
-    ordered, order = weights.sort(dim=-1, descending=True)
+def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
+    """Zero what is outside the smallest set of likeliest tokens with ``top_p`` of the mass."""
+    ordered, order = probabilities.sort(-1, descending=True)
     before = ordered.cumsum(-1) - ordered
-    ordered = ordered * (before < top_ps[:, None])
-    return torch.zeros_like(weights).scatter_(1, order, ordered)
+    kept = torch.where(before < top_p[:, None], ordered, 0.0)
+    return torch.zeros_like(probabilities).scatter(-1, order, kept)
