@@ -4,7 +4,7 @@ Every error that AstraFlow raises on purpose, and the exit code of each branch.
     AstraFlowError                  1
       RecipeError                   2   the recipe or a file it names cannot be used as written
         DataError                   2   a dataset is absent, empty or cannot be read
-      PluginError                   3   an adapter, workflow or reward is absent, broken or named twice
+      PluginError                   3   an adapter, workflow or reward is absent, broken or double
       HardwareError                 4   this machine cannot run the recipe
       RoleError                    10   a role ended; 11 for RaaS, 12 for the trainer
       NotReadyError                13   something was not ready within its deadline
@@ -90,7 +90,7 @@ class PluginError(AstraFlowError):
 
 
 class HardwareError(AstraFlowError):
-    """This machine cannot run the recipe."""
+    """The machine at hand cannot run the recipe."""
 
     exit_code = 4
 

@@ -1,4 +1,4 @@
-"""One log format for every role and rank: time, level, role, message; on stderr, never in colors."""
+"""One log format for every role and rank: time, level, role, message; on stderr, without color."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def configure(role: str) -> None:
     """Send the process's log lines to stderr, which the supervisor keeps in the role's file."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        logging.Formatter(
-            f"%(asctime)s %(levelname)-7s {role} %(name)s: %(message)s", "%H:%M:%S"
-        )
+        logging.Formatter(f"%(asctime)s %(levelname)-7s {role} %(name)s: %(message)s", "%H:%M:%S")
     )
     handler.addFilter(_HideSecrets())
     root = logging.getLogger()

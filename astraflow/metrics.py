@@ -32,7 +32,7 @@ def prometheus_text(role: str, numbers: Mapping[str, Any]) -> str:
             yield from _families(role, numbers)
 
     registry = CollectorRegistry()
-    registry.register(Snapshot())  # type: ignore[arg-type]
+    registry.register(Snapshot())
     return generate_latest(registry).decode()
 
 

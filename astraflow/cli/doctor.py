@@ -14,7 +14,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Examine Python, libraries, adapters, memory, disk, ports, grader and GPUs; exit code 4 on fail."""
+    """Examine this machine, from Python to GPUs; exit code 4 when a check fails."""
     from dataclasses import asdict
 
     from rich.table import Table

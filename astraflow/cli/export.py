@@ -13,7 +13,9 @@ __all__ = ["export"]
 def export(
     run: Annotated[Path, typer.Argument(help="Run folder, such as runs/quickstart/latest.")],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist yet.")],
-    step: Annotated[int | None, typer.Option(help="Step; the newest checkpoint by default.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step; the newest checkpoint by default.")
+    ] = None,
 ) -> None:
     """Write a checkpoint's weights with config and tokenizer in Hugging Face format."""
     from astraflow.cli.console import data_console, say

@@ -12,7 +12,13 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -96,17 +102,26 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     groups = summary["groups"]
     dropped = ", ".join(f"{n} {cause}" for cause, n in (groups["dropped"] or {}).items())
     rows = [
-        ("accuracy before -> after", f"{_share(summary['accuracy_before'])} -> {_share(summary['accuracy_after'])}"),
+        (
+            "accuracy before -> after",
+            f"{_share(summary['accuracy_before'])} -> {_share(summary['accuracy_after'])}",
+        ),
         ("steps", str(summary["steps"])),
         ("wall time", f"{summary['wall_s']:.1f} s ({summary['training_s']:.1f} s training)"),
-        ("sampled", f"{_number(summary['sampled_tokens_per_s'])} tokens/s, {_number(summary['samples_per_s'])} graded samples/s"),
+        (
+            "sampled",
+            f"{_number(summary['sampled_tokens_per_s'])} tokens/s, {_number(summary['samples_per_s'])} graded samples/s",
+        ),
         ("trained", f"{_number(summary['trained_tokens_per_s'])} tokens/s"),
         ("trainer waited", _share(summary["trainer_wait_frac"])),
         ("rollout waited", _share(summary["rollout_wait_frac"])),
-        ("groups", f"{groups['produced']} sampled, {groups['consumed']} trained on, dropped: {dropped or 'none'}"),
+        (
+            "groups",
+            f"{groups['produced']} sampled, {groups['consumed']} trained on, dropped: {dropped or 'none'}",
+        ),
         ("peak memory", f"{memory:.2f} GiB, all roles"),
         ("exit code", str(summary["exit_code"])),
-    ]  # fmt: skip
+    ]
     for transfer in weights[:1]:
         last = transfer["last"]
         rows.insert(
@@ -126,7 +141,11 @@ def _roles(state: RunState) -> Table:
         waits = "; ".join(f"waits for {w['name']} ({w['since_s']:.0f} s)" for w in role.waits[:1])
         version = role.numbers.get("version", role.numbers.get("step", ""))
         table.add_row(
-            role.name, role.status, f"{role.uptime_s:.0f} s", str(version), waits or _doing(role)
+            role.name,
+            role.status,
+            f"{role.uptime_s:.0f} s",
+            str(version),
+            waits or _doing(role),
         )
     return table
 
@@ -134,7 +153,9 @@ def _roles(state: RunState) -> Table:
 def _doing(role: RoleState) -> str:
     numbers = role.numbers
     if "sampled_tokens" in numbers and "samples" in numbers:
-        return f"{numbers['samples']} samples, {numbers.get('groups_in_flight', 0)} groups in flight"
+        return (
+            f"{numbers['samples']} samples, {numbers.get('groups_in_flight', 0)} groups in flight"
+        )
     if "trained_tokens" in numbers:
         return f"{numbers['trained_tokens']} tokens trained"
     if "produced" in numbers:

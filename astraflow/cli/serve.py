@@ -75,8 +75,6 @@ def trainer(run_folder: RunFolder, dataflow: Dataflow, resume_from: ResumeFrom =
     from astraflow.wire.role import Role, run_role
 
     async def body(role: Role) -> None:
-        await run_trainer(
-            role, run_folder=run_folder, dataflow=dataflow, resume_from=resume_from
-        )
+        await run_trainer(role, run_folder=run_folder, dataflow=dataflow, resume_from=resume_from)
 
     raise typer.Exit(run_role("trainer", body))

@@ -22,8 +22,14 @@ def miniature(resolved: ResolvedRecipe) -> ResolvedRecipe:
     """
     recipe = resolved.recipe
     rollout = recipe.rollout.model_copy(
-        update={"backend": "transformers", "gpus": 0, "data_parallel": 1, "tensor_parallel": 1, "sglang": None}
-    )  # fmt: skip
+        update={
+            "backend": "transformers",
+            "gpus": 0,
+            "data_parallel": 1,
+            "tensor_parallel": 1,
+            "sglang": None,
+        }
+    )
     trainer = recipe.trainer.model_copy(
         update={
             "backend": "fsdp",

@@ -57,9 +57,7 @@ def _as_dict(findings: object) -> dict[str, object]:
         "ok": not findings.errors,
         "errors": rows(findings.errors),
         "warnings": rows(findings.warnings),
-        "recipe": (
-            findings.resolved.recipe.model_dump(mode="json") if findings.resolved else None
-        ),
+        "recipe": (findings.resolved.recipe.model_dump(mode="json") if findings.resolved else None),
     }
 
 

@@ -1,3 +1,5 @@
 """Interim."""
+
 from astraflow.data.load import load_prompts
-__all__=["load_prompts"]
+
+__all__ = ["load_prompts"]

@@ -49,9 +49,7 @@ class Buffer:
         order: ``earliest_deadline`` takes what expires soonest, ``fifo`` what came first.
     """
 
-    def __init__(
-        self, *, max_staleness: int, order: Literal["earliest_deadline", "fifo"]
-    ) -> None:
+    def __init__(self, *, max_staleness: int, order: Literal["earliest_deadline", "fifo"]) -> None:
         self._max_staleness = max_staleness
         self._groups: list[BufferedGroup] = []
         self._key: Callable[[BufferedGroup], tuple[int, int]] = (

@@ -55,7 +55,9 @@ class Evaluation:
         self._started_at = started_at
         self._problems = {name: tuple(prompts) for name, prompts in datasets.items()}
         self._queue = [
-            (name, index) for name, prompts in self._problems.items() for index in range(len(prompts))
+            (name, index)
+            for name, prompts in self._problems.items()
+            for index in range(len(prompts))
         ]
         self._queue.reverse()
         self._out: dict[str, tuple[str, int]] = {}

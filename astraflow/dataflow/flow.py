@@ -257,9 +257,7 @@ class Flow:
         for group in state.buffered:
             self._buffer.add(group)
         self._store.begin()
-        self._store.rewind(
-            newest_row=state.newest_row, step=state.step, buffered=state.buffered
-        )
+        self._store.rewind(newest_row=state.newest_row, step=state.step, buffered=state.buffered)
         self._store.commit()
 
     # --- numbers

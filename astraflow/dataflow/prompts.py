@@ -73,9 +73,7 @@ class PromptOrder:
         }
 
     def restore(self, state: dict[str, Any]) -> bool:
-        """
-        Continue where ``state`` was taken; False, from the start, if the dataset is another one.
-        """
+        """Continue where ``state`` was taken; False if it belongs to another dataset."""
         if (state["count"], state["seed"]) != (self._count, self._seed):
             return False
         self._next = state["next"]

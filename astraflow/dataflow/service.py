@@ -233,7 +233,11 @@ class DataflowService:
         """Return the counters for heartbeat and /metrics."""
         evaluation = self._flow.evaluation
         progress = (
-            {"version": evaluation.version, "finished": evaluation.finished, "total": evaluation.total}
+            {
+                "version": evaluation.version,
+                "finished": evaluation.finished,
+                "total": evaluation.total,
+            }
             if evaluation is not None and evaluation.state != "done"
             else {}
         )

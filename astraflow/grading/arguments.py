@@ -15,8 +15,31 @@ _TEXTS = (
 )
 _TEXT = re.compile(rf"\\({_TEXTS})\s*\{{")
 _FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lcm gcd min max det "
-    "dim ker tr".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "exp",
+        "lcm",
+        "gcd",
+        "min",
+        "max",
+        "det",
+        "dim",
+        "ker",
+        "tr",
+    ]
 )
 _NUMBER_LIKE = re.compile(r"[\s\d.,+\-*/^%():\\{}]*\d[\s\d.,+\-*/^%():]*")
 _TAKES = re.compile(r"\\(frac|binom|sqrt|overline)(?![a-zA-Z])")

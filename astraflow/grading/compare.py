@@ -96,9 +96,7 @@ def _as_equations(gold: Labelled, answer: Labelled, algebra: Algebra) -> bool:
         return False
     if gold.label not in answer.form.text and answer.label not in gold.form.text:
         return False
-    return algebra.same_relation(
-        (gold.label, gold.form.text), (answer.label, answer.form.text)
-    )
+    return algebra.same_relation((gold.label, gold.form.text), (answer.label, answer.form.text))
 
 
 def _as_equation_and_relation(gold: Labelled, answer: Relation, algebra: Algebra) -> bool:
@@ -189,8 +187,11 @@ def _ratios(gold: Form, answer: Form, algebra: Algebra) -> bool:
     numbers = [_numbers(ratio.items)]
     if len(ratio.items) != 2 or not isinstance(other, Scalar) or other.number is None:
         return False
-    return numbers[0] is not None and numbers[0][1] != 0 and "frac" in other.text and (
-        numbers[0][0] / numbers[0][1] == other.number.value
+    return (
+        numbers[0] is not None
+        and numbers[0][1] != 0
+        and "frac" in other.text
+        and (numbers[0][0] / numbers[0][1] == other.number.value)
     )
 
 
@@ -299,9 +300,7 @@ def _is_ellipsis(form: Form) -> bool:
     return isinstance(form, Scalar) and "\\ldots" in form.text
 
 
-def _same_in_any_order(
-    mine: tuple[Form, ...], theirs: tuple[Form, ...], algebra: Algebra
-) -> bool:
+def _same_in_any_order(mine: tuple[Form, ...], theirs: tuple[Form, ...], algebra: Algebra) -> bool:
     left = list(theirs)
     for item in mine:
         found = next((other for other in left if matches(item, other, algebra)), None)

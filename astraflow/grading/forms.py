@@ -109,14 +109,5 @@ class Based:
 
 
 Form: TypeAlias = (
-    Scalar
-    | Words
-    | Listing
-    | Assignments
-    | Labelled
-    | Matrix
-    | Region
-    | Relation
-    | Ratio
-    | Based
+    Scalar | Words | Listing | Assignments | Labelled | Matrix | Region | Relation | Ratio | Based
 )

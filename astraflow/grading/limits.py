@@ -29,7 +29,9 @@ _MAX_DIGITS = 300
 _MAX_OPERATIONS = 400
 
 _POWER = re.compile(r"\^\s*\{?")
-_BIG_SUM = re.compile(r"\\(?:sum|prod)\s*(?:_\s*\{?([^{}]*)\}?)?\s*\^\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\S)")
+_BIG_SUM = re.compile(
+    r"\\(?:sum|prod)\s*(?:_\s*\{?([^{}]*)\}?)?\s*\^\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\S)"
+)
 _FACTORIAL = re.compile(r"(\d+|[)}\]!])\s*!")
 _LARGE_ARGUMENT = re.compile(r"\d{4}|\d\s*\^|!")
 _BINOMIAL = re.compile(r"\\binom\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")

@@ -14,9 +14,7 @@ _TEXT_BEHIND = re.compile(r"(.*?[^_^\s{])\s*(?<![_^{])(\\text\{.*)", re.DOTALL)
 _TEXT_BEFORE = re.compile(r"([-+]?)\s*\\text\{([^{}]*)\}\s*(.+)", re.DOTALL)
 _DEGREES = re.compile(r"(.*?)\s*(\^\s*\\circ\b.*)", re.DOTALL)
 _PERCENT = re.compile(r"(.*?)\s*%")
-_BARE_UNIT = re.compile(
-    r"(.*[\d})])(\s*)((?:[a-zA-Z]+\.?(?:\^\{?-?\d\}?)?[\s/\-]*)+)", re.DOTALL
-)
+_BARE_UNIT = re.compile(r"(.*[\d})])(\s*)((?:[a-zA-Z]+\.?(?:\^\{?-?\d\}?)?[\s/\-]*)+)", re.DOTALL)
 _LEAD_IN = re.compile(r".*:\s*|\s*(?:approximately|about|exactly|roughly|is)\s*", re.IGNORECASE)
 _MODULUS = re.compile(
     r"\s*\(?\s*(?:\\text\{\s*mod\s*\}|\\bmod|\\pmod|\\mod|(?<![a-z])mod)\s*\{?\s*(\d+|[a-zA-Z])\s*\}?\s*\)?$"

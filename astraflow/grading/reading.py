@@ -19,7 +19,12 @@ from astraflow.grading.forms import (
 )
 from astraflow.grading.numerals import read_number
 from astraflow.grading.quantities import read_scalar
-from astraflow.grading.splitting import has_top_level, join_thousands, split_top_level, strip_outer
+from astraflow.grading.splitting import (
+    has_top_level,
+    join_thousands,
+    split_top_level,
+    strip_outer,
+)
 from astraflow.grading.words import read_words
 
 __all__ = ["is_grouped_list", "read"]
@@ -36,7 +41,8 @@ _EXPLANATION = re.compile(
     re.DOTALL,
 )
 _CHOICE = re.compile(
-    r"(?:\\text\{\s*)?(?:\((?P<round>[A-H])\)|(?P<dotted>[A-H])[.)])\s*\}?\s*(?P<value>\S.*)", re.DOTALL
+    r"(?:\\text\{\s*)?(?:\((?P<round>[A-H])\)|(?P<dotted>[A-H])[.)])\s*\}?\s*(?P<value>\S.*)",
+    re.DOTALL,
 )
 _REALS = re.compile(r"(?:the )?(?:set of )?(?:all )?real(?:s| numbers)", re.IGNORECASE)
 _CHOICE_ONLY = re.compile(r"(?:choice|option|answer)?\s*\(?([A-H])[).:]?", re.IGNORECASE)
@@ -49,7 +55,9 @@ _BASED = re.compile(
 )
 _BASE_WORDS = {
     word: str(value)
-    for value, word in enumerate("two three four five six seven eight nine ten".split(), 2)
+    for value, word in enumerate(
+        ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 2
+    )
 }
 _NAME = re.compile(
     r"(?:\\[a-zA-Z]+|[a-zA-Z]|\\text\{[^{}]*\})'*"
@@ -164,7 +172,9 @@ def _read_list(parts: list[str]) -> Form | None:
     if len(named) == 1 and (labels[0] and (all(labels) or not any(labels[1:]))):
         return Labelled(label=labels[0], form=Listing(items=_flat(values)))
     if all(labels) and len(named) == len(labels):
-        return Assignments(values=tuple(sorted(zip(labels, values, strict=True), key=lambda p: p[0])))
+        return Assignments(
+            values=tuple(sorted(zip(labels, values, strict=True), key=lambda p: p[0]))
+        )
     return Listing(items=_flat(tuple(forms)))
 
 

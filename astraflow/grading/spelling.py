@@ -53,8 +53,40 @@ _GREEK = {
     symbol: rf"\{name} "
     for symbol, name in zip(
         "αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΠΣΦΨΩ",  # noqa: RUF001
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau "
-        "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(),
+        [
+            "alpha",
+            "beta",
+            "gamma",
+            "delta",
+            "epsilon",
+            "zeta",
+            "eta",
+            "theta",
+            "iota",
+            "kappa",
+            "lambda",
+            "mu",
+            "nu",
+            "xi",
+            "rho",
+            "sigma",
+            "tau",
+            "upsilon",
+            "phi",
+            "chi",
+            "psi",
+            "omega",
+            "Gamma",
+            "Delta",
+            "Theta",
+            "Lambda",
+            "Xi",
+            "Pi",
+            "Sigma",
+            "Phi",
+            "Psi",
+            "Omega",
+        ],
         strict=True,
     )
 }
@@ -105,11 +137,48 @@ _NAMES = {
     "implies": "Rightarrow",
 }
 _DROPPED = frozenset(
-    "displaystyle textstyle scriptstyle limits nolimits left right middle big Big bigg Bigg bigl bigr "
-    "Bigl Bigr biggl biggr Biggl Biggr therefore rm bf it sf cal mathstrut strut noindent "
-    "centering large Large small normalsize relax null".split()
+    [
+        "displaystyle",
+        "textstyle",
+        "scriptstyle",
+        "limits",
+        "nolimits",
+        "left",
+        "right",
+        "middle",
+        "big",
+        "Big",
+        "bigg",
+        "Bigg",
+        "bigl",
+        "bigr",
+        "Bigl",
+        "Bigr",
+        "biggl",
+        "biggr",
+        "Biggl",
+        "Biggr",
+        "therefore",
+        "rm",
+        "bf",
+        "it",
+        "sf",
+        "cal",
+        "mathstrut",
+        "strut",
+        "noindent",
+        "centering",
+        "large",
+        "Large",
+        "small",
+        "normalsize",
+        "relax",
+        "null",
+    ]
 )
-_SPACES = frozenset("quad qquad thinspace medspace thickspace enspace hfill space".split())
+_SPACES = frozenset(
+    ["quad", "qquad", "thinspace", "medspace", "thickspace", "enspace", "hfill", "space"]
+)
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _BARE_NAMES = (
     "sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|ln|log|exp|min|max|gcd|det|arg"

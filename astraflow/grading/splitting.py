@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["canonical", "has_top_level", "join_thousands", "split_top_level", "strip_outer", "tokens"]
+__all__ = [
+    "canonical",
+    "has_top_level",
+    "join_thousands",
+    "split_top_level",
+    "strip_outer",
+    "tokens",
+]
 
 _TOKEN = re.compile(r"\\\\|\\[a-zA-Z]+|\\.|[a-zA-Z]+|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
 _OPENING = frozenset(["{", "(", "[", "\\{", "\\langle", "\\lfloor", "\\lceil"])
@@ -70,7 +77,13 @@ def strip_outer(text: str) -> tuple[str, str, str] | None:
     if len(found) < 2:
         return None
     first, last = found[0][0], found[-1][0]
-    if first not in ("(", "[", "\\{", "\\langle", "]") or last not in (")", "]", "\\}", "\\rangle", "["):
+    if first not in ("(", "[", "\\{", "\\langle", "]") or last not in (
+        ")",
+        "]",
+        "\\}",
+        "\\rangle",
+        "[",
+    ):
         return None
     inner_start, inner_end = len(first), found[-1][1]
     if first in _OPENING and last in _CLOSING:

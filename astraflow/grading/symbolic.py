@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from fractions import Fraction
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache, wraps
 from typing import Any, Literal, ParamSpec
 

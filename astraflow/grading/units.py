@@ -98,7 +98,9 @@ _SINGLE_LETTERS = frozenset("mshgLNJW")
 _WORD = re.compile(
     r"\\text\{([^{}]*)\}|(\\circ|%)|\^\s*(?:\{\s*(-?\d)\s*\}|(-?\d))|([a-zA-Z]+)|(/)|(\\cdot|[-.\s*])"
 )
-_IGNORED = frozenset("of the a an approximately about exactly each total and or".split())
+_IGNORED = frozenset(
+    ["of", "the", "a", "an", "approximately", "about", "exactly", "each", "total", "and", "or"]
+)
 
 
 def _table() -> dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]]:
@@ -165,8 +167,6 @@ def convertible(one: Unit, other: Unit) -> bool:
         return True
     names = {base for unit in (one, other) for base, _ in unit.dimensions}
     return names in ({"degree", "celsius"}, {"degree", "fahrenheit"})
-
-
 
 
 def _words(text: str) -> list[str]:

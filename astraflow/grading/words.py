@@ -9,8 +9,29 @@ __all__ = ["NUMBER_WORDS", "is_placeholder", "read_words", "words_alike"]
 NUMBER_WORDS = {
     word: value
     for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-        "fifteen sixteen seventeen eighteen nineteen twenty".split()
+        [
+            "zero",
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+            "twenty",
+        ]
     )
 }
 """Small numbers that people write out."""
@@ -18,9 +39,28 @@ NUMBER_WORDS = {
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _PHRASE = re.compile(r"[A-Za-z][A-Za-z'’\-. ]*(?:[A-Za-z0-9' \-.]*)")  # noqa: RUF001
 _SHORT = frozenset(["no", "yes", "up", "am", "pm", "tie"])
-_NAMES_OF_FUNCTIONS = frozenset("sin cos tan cot sec csc log exp max min gcd lcm det mod".split())
+_NAMES_OF_FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "log",
+        "exp",
+        "max",
+        "min",
+        "gcd",
+        "lcm",
+        "det",
+        "mod",
+    ]
+)
 _ARTICLES = frozenset(["a", "an", "the"])
-_EMPTY = frozenset(["no solution", "no solutions", "empty set", "no real solution", "no real solutions"])
+_EMPTY = frozenset(
+    ["no solution", "no solutions", "empty set", "no real solution", "no real solutions"]
+)
 _SYNONYMS = {
     "does not exist": "dne",
     "doesn't exist": "dne",

@@ -134,9 +134,7 @@ class _M2po:
             ).keep
         losses = kept_ratio_loss(log_ratio, batch.advantages, keep)
         loss = losses.sum() / max(totals.answer_tokens, 1)
-        return _with_kl(
-            loss, logprobs, batch, totals, self.kl_coef, _sums(log_ratio, batch, keep)
-        )
+        return _with_kl(loss, logprobs, batch, totals, self.kl_coef, _sums(log_ratio, batch, keep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +187,7 @@ class _Gspo(_Grpo):
         log_ratio = _log_ratio(logprobs, batch)
         keep = _takes_part(log_ratio, batch)
         ratios, present = gspo.sequence_means(log_ratio, keep, batch.cu_seqlens)
-        advantages, _ = gspo.sequence_means(
-            batch.advantages, batch.answer_mask, batch.cu_seqlens
-        )
+        advantages, _ = gspo.sequence_means(batch.advantages, batch.answer_mask, batch.cu_seqlens)
         losses, clipped = clipped_ratio_loss(
             ratios, advantages, present, clip_low=self.clip_low, clip_high=self.clip_high
         )

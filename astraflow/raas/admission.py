@@ -11,9 +11,7 @@ __all__ = ["groups_wanted"]
 _WAITING_FRAC = 0.25
 
 
-def groups_wanted(
-    load: EngineLoad, *, in_flight: int, group_size: int, limit: int | None
-) -> int:
+def groups_wanted(load: EngineLoad, *, in_flight: int, group_size: int, limit: int | None) -> int:
     """
     Return how many groups to lease now.
 

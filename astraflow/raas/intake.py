@@ -161,9 +161,7 @@ class Intake:
                 await self._cure(receiver, update, error)
         return (time.monotonic() - started) * 1000
 
-    async def _cure(
-        self, receiver: TcpReceiver, update: WeightUpdate, error: ProofError
-    ) -> None:
+    async def _cure(self, receiver: TcpReceiver, update: WeightUpdate, error: ProofError) -> None:
         """Bring weights that failed their proof to a proved version before decoding goes on."""
         log.warning("%s; the differing tensors are fetched whole", error)
         await receiver.refuse(update.version, error.what)
@@ -178,5 +176,5 @@ class Intake:
                 log.warning("%s", still)
         raise AstraFlowError(
             f"version {update.version} cannot be proved here, even sent whole",
-            hint="this machine's memory or the engine's weight mapping is faulty; see the log above",
+            hint="this machine's memory or the engine's weight mapping is faulty; see the log",
         )

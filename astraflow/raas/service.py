@@ -136,7 +136,10 @@ async def _run(
 
     listener = bind(host, port)
     app = build_app(
-        {}, token=token, healthy=lambda: True, metrics=lambda: prometheus_text("raas", numbers())
+        {},
+        token=token,
+        healthy=lambda: True,
+        metrics=lambda: prometheus_text("raas", numbers()),
     )
     server = await serve(app, listener)
     endless = [

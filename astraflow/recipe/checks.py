@@ -6,52 +6,14 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from astraflow.errors import RecipeError
 from astraflow.recipe.files import ResolvedRecipe
 from astraflow.recipe.models import ModelFacts, find_facts
+from astraflow.recipe.problems import Known, Problem
 from astraflow.recipe.schema import Recipe
 
-__all__ = ["Known", "Problem", "check"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """Names that a recipe may refer to in this installation."""
-
-    inference_backends: Collection[str]
-    trainer_backends: Collection[str]
-    workflows: Collection[str]
-    rewards: Collection[str]
-    datasets: Collection[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One broken rule."""
-
-    what: str
-    """What is wrong, with the values in it."""
-
-    paths: tuple[str, ...]
-    """Dotted paths of every value involved; the first one is the one to change."""
-
-    hint: str = ""
-    """What to change."""
-
-    severity: Literal["error", "warning"] = "error"
-    """An error stops `run`; a warning is printed."""
-
-    def locate(self, resolved: ResolvedRecipe) -> RecipeError:
-        """Add the place of each value involved; values nobody wrote are defaults."""
-        values = "; ".join(
-            f"{path} = {_value(resolved.recipe, path)} ({resolved.places.get(path, 'default')})"
-            for path in self.paths[1:]
-        )
-        first = resolved.places.get(self.paths[0])
-        where = str(first) if first else f"{self.paths[0]} is a default"
-        return RecipeError(f"{self.what}{f' [{values}]' if values else ''}", where=where, hint=self.hint)
+__all__ = ["check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +90,11 @@ def _lengths(case: _Case) -> Iterator[Problem]:
         yield Problem(
             what=f"a prompt of {prompt} tokens and an evaluation answer of {evaluated} make "
             f"{prompt + evaluated}, and the context holds {context}",
-            paths=("evaluation.max_new_tokens", "data.max_prompt_tokens", "model.context_length"),
+            paths=(
+                "evaluation.max_new_tokens",
+                "data.max_prompt_tokens",
+                "model.context_length",
+            ),
             hint=f"set `evaluation.max_new_tokens` to at most {max(context - prompt, 1)}",
         )
     longest = min(prompt + answer, context)
@@ -284,7 +250,9 @@ def _ignored_settings(case: _Case) -> Iterator[Problem]:
     for key in ("m2_threshold", "scope"):
         if not m2po and case.written(f"algorithm.{key}"):
             yield _ignored(
-                f"algorithm.{key}", "algorithm.name", f"`{recipe.algorithm.name}` has no such rule"
+                f"algorithm.{key}",
+                "algorithm.name",
+                f"`{recipe.algorithm.name}` has no such rule",
             )
     for key in ("clip_low", "clip_high"):
         if m2po and getattr(recipe.algorithm, key) is not None:
@@ -418,13 +386,3 @@ def _nearest(name: str, names: Collection[str]) -> str:
 
 def _is_data_file(name: str) -> bool:
     return name.endswith((".jsonl", ".jsonl.gz", ".parquet")) and Path(name).expanduser().is_file()
-
-
-def _value(recipe: Recipe, path: str) -> object:
-    value: Any = recipe
-    for part in path.split("."):
-        if isinstance(value, tuple):
-            value = value[int(part)]
-        else:
-            value = getattr(value, part, None)
-    return value

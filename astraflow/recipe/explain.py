@@ -38,9 +38,7 @@ def _explain_one(detail: ErrorDetails, tree: Located, model: type[BaseModel]) ->
     )
 
 
-def _unknown_key(
-    path: tuple[str, ...], tree: Located, model: type[BaseModel]
-) -> RecipeError:
+def _unknown_key(path: tuple[str, ...], tree: Located, model: type[BaseModel]) -> RecipeError:
     section = _model_at(model, path[:-1])
     known = sorted(section.model_fields) if section else []
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
@@ -65,9 +63,7 @@ def _same_key_elsewhere(key: str, model: type[BaseModel]) -> str:
     return ""
 
 
-def _missing_key(
-    path: tuple[str, ...], tree: Located, model: type[BaseModel]
-) -> RecipeError:
+def _missing_key(path: tuple[str, ...], tree: Located, model: type[BaseModel]) -> RecipeError:
     node, _ = _node(tree, path[:-1])
     return RecipeError(
         f"`{'.'.join(path)}` is missing", where=str(node.place), hint=_about(model, path)

@@ -162,9 +162,7 @@ def read_recipe(
             problems.append(error)
     recipe = _validate(tree, recipe_type, problems)
     places = {".".join(keys): place for keys, place in tree.walk() if keys}
-    resolved = (
-        ResolvedRecipe(name=path.stem, recipe=recipe, places=places) if recipe else None
-    )
+    resolved = ResolvedRecipe(name=path.stem, recipe=recipe, places=places) if recipe else None
     return Reading(name=path.stem, resolved=resolved, problems=tuple(problems))
 
 

@@ -146,9 +146,7 @@ def _compose(text: str, shown_as: str) -> Node | None:
     return node
 
 
-def _locate(
-    node: Node, file: str, path: tuple[str, ...], problems: list[RecipeError]
-) -> Located:
+def _locate(node: Node, file: str, path: tuple[str, ...], problems: list[RecipeError]) -> Located:
     place = Place(file, node.start_mark.line + 1, node.start_mark.column + 1)
     if isinstance(node, MappingNode):
         return _locate_mapping(node, file, path, problems)
@@ -158,6 +156,7 @@ def _locate(
             for index, item in enumerate(node.value)
         ]
         return Located(items, place)
+    assert isinstance(node, ScalarNode)
     return Located(_scalar(node), place)
 
 

@@ -100,9 +100,7 @@ class WorkflowSection(RecipeModel):
     """`boxed` pays only an answer in `\\boxed{}`; `any` also takes `<answer>` tags, a `####`
     tail, "the answer is ..." and a bare number."""
 
-    instruction: str = (
-        "Please reason step by step, and put your final answer within \\boxed{}."
-    )
+    instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
     """Put after the problem, on a line of its own; empty adds nothing."""
 
     grading_timeout_s: float = Field(default=3.0, ge=0.1, le=60)
@@ -204,9 +202,10 @@ class OptimizerSection(RecipeModel):
     warmup_updates: int = Field(default=0, ge=0)
     """Optimizer steps over which the rate rises from 0 (count)."""
 
-    betas: tuple[
-        Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]
-    ] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.999,
+    )
     """Decay of the first and second moment."""
 
     eps: Positive = 1e-8

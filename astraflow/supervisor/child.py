@@ -46,7 +46,11 @@ class Child:
 
     @classmethod
     async def start(
-        cls, plan: RolePlan, command: tuple[str, ...], environment: Mapping[str, str], logs: Path
+        cls,
+        plan: RolePlan,
+        command: tuple[str, ...],
+        environment: Mapping[str, str],
+        logs: Path,
     ) -> Child:
         """Start a role; its output goes to ``logs/NAME.log``, appended."""
         lifeline_read, lifeline_write = os.pipe()

@@ -113,10 +113,10 @@ def _antlr() -> Iterator[Finding]:
 
 def _adapters() -> Iterator[Finding]:
     for kind in ("inference_backends", "trainer_backends", "workflows", "rewards"):
-        for name in installed(kind):  # type: ignore[arg-type]
+        for name in installed(kind):
             label = f"{kind.removesuffix('s').replace('_', ' ')} {name}"
             try:
-                plugin = load_plugin(kind, name)  # type: ignore[arg-type]
+                plugin = load_plugin(kind, name)
             except PluginError as error:
                 yield Finding(name=label, verdict="fail", found=error.what, cure=error.hint)
                 continue
@@ -193,18 +193,22 @@ def _disk() -> Iterator[Finding]:
 def _ports() -> Iterator[Finding]:
     """Bind a port, connect to it and send a byte: what every role does on loopback."""
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            with socket.create_connection(server.getsockname(), timeout=5) as client:
-                peer, _ = server.accept()
-                with peer:
-                    client.sendall(b"x")
-                    arrived = peer.recv(1) == b"x"
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5) as client,
+        ):
+            peer, _ = server.accept()
+            with peer:
+                client.sendall(b"x")
+                arrived = peer.recv(1) == b"x"
     except OSError as error:
         cure = "loopback must accept connections; look at firewall rules"
         yield Finding(name="loopback", verdict="fail", found=str(error), cure=cure)
         return
     yield Finding(
-        name="loopback", verdict="ok" if arrived else "fail", found="a free port was bound and used"
+        name="loopback",
+        verdict="ok" if arrived else "fail",
+        found="a free port was bound and used",
     )
 
 

@@ -58,7 +58,11 @@ class RunPlan:
 
 
 def plan_run(
-    recipe: Recipe, run_folder: Path, *, resume_from: Path | None = None, cores: int | None = None
+    recipe: Recipe,
+    run_folder: Path,
+    *,
+    resume_from: Path | None = None,
+    cores: int | None = None,
 ) -> RunPlan:
     """
     Plan a run.

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from astraflow.data.registry import dataset_names
 from astraflow.errors import HardwareError, PluginError, RecipeError
 from astraflow.plugins import installed, load_plugin, recipe_type
-from astraflow.recipe.checks import Known, check
+from astraflow.recipe.checks import check
 from astraflow.recipe.files import ResolvedRecipe, read_recipe, summary
+from astraflow.recipe.problems import Known
 from astraflow.recipe.schema import Recipe
 
 __all__ = ["Findings", "inspect_recipe", "require_gpus", "require_plugins", "require_recipe"]
@@ -43,7 +44,7 @@ def inspect_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Findings
         RecipeError: there is no such recipe, or its file is no mapping.
     """
     reading = read_recipe(name_or_path, overrides, recipe_type=recipe_type())
-    errors, warnings = list(reading.problems), []
+    errors, warnings = list(reading.problems), list[RecipeError]()
     if reading.resolved is not None:
         for problem in check(reading.resolved, _known()):
             located = problem.locate(reading.resolved)
@@ -93,7 +94,10 @@ def require_plugins(recipe: Recipe) -> None:
                 hint=f"`pip install 'astraflow-rl[{plugin.extra}]'`",
             )
         if plugin.unavailable:
-            raise PluginError(plugin.unavailable, hint="`--set trainer.backend=fsdp`")
+            raise PluginError(
+                plugin.unavailable,
+                hint="choose another adapter, or try the recipe in miniature with `--smoke`",
+            )
 
 
 def require_gpus(recipe: Recipe) -> None:
@@ -145,7 +149,7 @@ def _refusals(resolved: ResolvedRecipe) -> list[RecipeError]:
         ("rollout", "inference_backends", recipe.rollout.backend),
         ("trainer", "trainer_backends", recipe.trainer.backend),
     ):
-        if name not in installed(kind):  # type: ignore[arg-type]
+        if name not in installed(kind):
             continue
         plugin = load_plugin(kind, name)  # type: ignore[arg-type]
         why = plugin.refuses(recipe) if plugin.refuses else ""

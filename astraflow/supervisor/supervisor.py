@@ -162,9 +162,7 @@ class Supervisor:
         """Wait a moment, less when a role ends; act on a signal."""
         endings = [child.ended for child in self._children if not child.ended.done()]
         asked = asyncio.create_task(self._asked.wait())
-        await asyncio.wait(
-            [asked, *endings], timeout=_WATCH_S, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait([asked, *endings], timeout=_WATCH_S, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         if self._asked.is_set():
             await self._drain()

@@ -13,7 +13,9 @@ from astraflow.supervisor.state import RoleState, RunState
 __all__ = ["find_hung", "find_stall", "memory_bytes", "wait_page"]
 
 
-def find_hung(state: RunState, limits: LimitsSection, exit_codes: dict[str, int]) -> RoleError | None:
+def find_hung(
+    state: RunState, limits: LimitsSection, exit_codes: dict[str, int]
+) -> RoleError | None:
     """Return an error for the first ready role whose heartbeat stopped."""
     now = time.monotonic()
     for role in state.roles.values():
@@ -70,7 +72,9 @@ def memory_bytes(pids: list[int]) -> int:
 
 def _progress(role: RoleState) -> str:
     numbers: dict[str, Any] = role.numbers
-    known = {key: numbers[key] for key in ("step", "samples", "produced", "version") if key in numbers}
+    known = {
+        key: numbers[key] for key in ("step", "samples", "produced", "version") if key in numbers
+    }
     return ", ".join(f"{key} {value}" for key, value in known.items()) or "no numbers yet"
 
 

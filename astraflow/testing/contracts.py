@@ -60,9 +60,7 @@ def group_of(request: SampleRequest, size: int) -> list[SampleRequest]:
     ]
 
 
-async def sample_all(
-    backend: InferenceBackend, requests: Sequence[SampleRequest]
-) -> list[Sample]:
+async def sample_all(backend: InferenceBackend, requests: Sequence[SampleRequest]) -> list[Sample]:
     """Sample every request at the same time, within a minute."""
     async with asyncio.timeout(_WITHIN_S):
         return list(await asyncio.gather(*(backend.sample(request) for request in requests)))

@@ -362,9 +362,7 @@ class TrainingLoop:
         return self._calls.run_until_complete(self._client.call(path, body, reply))
 
     def _call_raw(self, path: str, body: msgspec.Struct, *, within_s: float) -> bytes:
-        return self._calls.run_until_complete(
-            self._client.call_raw(path, body, within_s=within_s)
-        )
+        return self._calls.run_until_complete(self._client.call_raw(path, body, within_s=within_s))
 
     def _events_from_zero(self, event: str, **fields: Any) -> None:
         if self._rank == 0:

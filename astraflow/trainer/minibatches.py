@@ -41,7 +41,7 @@ class Batch:
 
     def lengths(self) -> list[int]:
         """Tokens of each sequence, prompt included (tokens)."""
-        return self.train.cu_seqlens.diff().tolist()  # type: ignore[no-any-return]
+        return self.train.cu_seqlens.diff().tolist()
 
 
 def read_batch(content: bytes, algorithm: AlgorithmSection) -> Batch:

@@ -1,4 +1,4 @@
-"""One trainer rank: `torch.distributed.run -m astraflow.trainer.ranks` starts it, never a person."""
+"""One trainer rank; `torch.distributed.run -m astraflow.trainer.ranks` starts it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ changes and travels apart. ``n`` entries, ``m`` exceptions:
 
     DENSE  all elements
     L8     u32 n, u32 m | u8 gap [n] | u8 low plane [n] (w-1 times) | u32 ordinal [m] | u8 top [m]
-    T16    u32 t, u32 n, u32 m | u32 entries of each tile [t] | u16 offset [n] | low planes | exceptions
+    T16    u32 t, u32 n, u32 m | u32 entries of a tile [t] | u16 offset [n] | planes | exceptions
     SAME   nothing
 
 A gap counts from the entry before (the first from -1) and is 1 to 255; a wider one is bridged by
@@ -108,7 +108,7 @@ def encode(changes: Changes, new: Bits) -> tuple[Encoding, bytes | memoryview]:
         return best, _encode_l8(changes.positions, gaps, top_changed, new)
     if best is Encoding.T16:
         return best, _encode_t16(changes.positions, top_changed, new, tiles)
-    return best, memoryview(new.view(np.uint8))
+    return best, new.view(np.uint8).data
 
 
 def apply_patch(target: Tensor, patch: TensorPatch) -> None:
@@ -183,9 +183,7 @@ def _encode_t16(
 
 def _decode(
     patch: TensorPatch, width: int
-) -> tuple[
-    NDArray[np.int64], list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.uint8]
-]:
+) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.uint8]]:
     """Split a payload into positions, low planes, exception ordinals and top bytes; check all."""
     reader = _Reader(patch)
     if patch.encoding is Encoding.L8:

@@ -27,12 +27,7 @@ def segment_hash(values: Tensor) -> int:
     Args:
         values: ``[count]`` of any dtype, contiguous, on any device.
     """
-    flat = values.detach().reshape(-1).view(torch.uint8)
-    if flat.is_cuda:
-        from astraflow.weights.cuda import piece_digests
-
-        return _combine(piece_digests(flat), flat.numel())
-    return bytes_hash(flat.numpy())
+    return bytes_hash(values.detach().reshape(-1).view(torch.uint8).cpu().numpy())
 
 
 def bytes_hash(content: NDArray[np.uint8]) -> int:
@@ -42,7 +37,7 @@ def bytes_hash(content: NDArray[np.uint8]) -> int:
     Args:
         content: ``[bytes]`` uint8, contiguous.
     """
-    view = memoryview(content)
+    view = content.data
     size = len(view)
     whole = size - size % PIECE_BYTES
     digests = [

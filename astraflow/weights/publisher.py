@@ -57,9 +57,7 @@ class TcpPublisher:
         self._run_id = run_id
         self._token = token
         self._rank = rank
-        self._snapshot = Snapshot(
-            keep_deltas=keep_deltas, full_sync_interval=full_sync_interval
-        )
+        self._snapshot = Snapshot(keep_deltas=keep_deltas, full_sync_interval=full_sync_interval)
         self._published = threading.Condition()
         self._served_version = -1
         self._prover = ThreadPoolExecutor(1, thread_name_prefix="prover")
@@ -207,9 +205,7 @@ def _send_update(connection: socket.socket, prepared: Prepared) -> int:
     sent = p.send(connection, p.Kind.OFFER, offer)
     sequence = 0
     for piece in _pieces(prepared.payloads):
-        sent += send_frame(
-            connection, p.Kind.PAYLOAD, piece, sequence=sequence, transfer=transfer
-        )
+        sent += send_frame(connection, p.Kind.PAYLOAD, piece, sequence=sequence, transfer=transfer)
         sequence += 1
     return sent + p.send(connection, p.Kind.END, p.End(size=prepared.size, frames=sequence))
 

@@ -97,9 +97,7 @@ class Rank:
             self.manifest = manifest
         return self._socket
 
-    def _receive_payload(
-        self, connection: socket.socket, offer: p.Offer
-    ) -> tuple[memoryview, int]:
+    def _receive_payload(self, connection: socket.socket, offer: p.Offer) -> tuple[memoryview, int]:
         if len(self._buffer) < offer.size:
             self._buffer = bytearray(offer.size)
         whole = memoryview(self._buffer)[: offer.size]

@@ -171,7 +171,9 @@ class Snapshot:
     def _delta(self, current: _Version, held: int) -> Prepared:
         targets, bases = self._hashes(), self._base_hashes[held]
         patches, payloads = [], []
-        for index, (changes, bits) in enumerate(zip(self._changes[held], current.bits, strict=True)):
+        for index, (changes, bits) in enumerate(
+            zip(self._changes[held], current.bits, strict=True)
+        ):
             encoding, payload = encode(changes, bits)
             if encoding is Encoding.DENSE:
                 payload = bits.view(np.uint8).tobytes()  # the buffer moves on; the offer must not
@@ -198,7 +200,7 @@ class Snapshot:
         ]
         copied = self._keep_deltas > 0
         payloads = [
-            memoryview((current.bits[i].copy() if copied else current.bits[i]).view(np.uint8))
+            (current.bits[i].copy() if copied else current.bits[i]).view(np.uint8).data
             for i in indices
         ]
         patches = tuple(
@@ -211,9 +213,7 @@ class Snapshot:
             )
             for index, payload in zip(indices, payloads, strict=True)
         )
-        return Prepared(
-            version=current.version, base=-1, patches=patches, payloads=tuple(payloads)
-        )
+        return Prepared(version=current.version, base=-1, patches=patches, payloads=tuple(payloads))
 
     def _require_current(self) -> _Version:
         if self._current is None:

@@ -71,7 +71,9 @@ async def _run(name: str, body: Callable[[Role], Awaitable[None]]) -> int:
         await body(role)
     except AstraFlowError as error:
         log.error("%s", error, exc_info=True)
-        role.events.send("error", what=error.what[:1500], hint=error.hint[:1500], code=error.exit_code)
+        role.events.send(
+            "error", what=error.what[:1500], hint=error.hint[:1500], code=error.exit_code
+        )
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the edge of the role: logged, reported, ended
         log.exception("the role ends with an error")

@@ -84,9 +84,7 @@ class FsdpBackend:
         assert scorer is not None, "the reference is kept only when the recipe has a KL term"
         return self._score(scorer, batch, self._plan(batch))
 
-    def _score(
-        self, scorer: Scorer, batch: TrainBatch, groups: Sequence[Sequence[int]]
-    ) -> Tensor:
+    def _score(self, scorer: Scorer, batch: TrainBatch, groups: Sequence[Sequence[int]]) -> Tensor:
         result = torch.zeros(batch.num_tokens)
         with torch.no_grad():
             for micro in self._microbatches(batch, groups):

@@ -155,9 +155,7 @@ class _Reader:
         self._files = files
         self._open: dict[Path, Any] = {}
 
-    def fill(
-        self, target: Tensor, piece: Piece, parts: Sequence[SavedPiece], kind: str
-    ) -> None:
+    def fill(self, target: Tensor, piece: Piece, parts: Sequence[SavedPiece], kind: str) -> None:
         for part in parts:
             if part.file not in self._open:
                 handle = safe_open(part.file, framework="pt")
@@ -179,9 +177,7 @@ def _parts(saved: Sequence[SavedPiece], piece: Piece, folder: Path) -> list[Save
             hint="resume with the recipe that the run was started with",
         )
     end = piece.first + piece.values.numel()
-    parts = [
-        part for part in saved if part.first < end and part.first + part.count > piece.first
-    ]
+    parts = [part for part in saved if part.first < end and part.first + part.count > piece.first]
     covered = piece.first
     for part in parts:
         if part.first > covered:

@@ -73,9 +73,7 @@ class Optimizer:
         Returns:
             Global L2 norm before clipping; True if the step was skipped.
         """
-        rate = learning_rate(
-            self._section, update=self.updates, total_updates=self._total_updates
-        )
+        rate = learning_rate(self._section, update=self.updates, total_updates=self._total_updates)
         self.updates += 1
         gradients = self._gradients()
         norm = self._global_norm(gradients)
@@ -131,9 +129,7 @@ class Optimizer:
         square = torch.zeros((), dtype=torch.float64, device=self._device)
         if mine:
             norms = torch._foreach_norm(mine, dtype=torch.float32)
-            square += (
-                torch.stack([norm.double() for norm in norms]).square().sum().to(self._device)
-            )
+            square += torch.stack([norm.double() for norm in norms]).square().sum().to(self._device)
         dist.all_reduce(square)
         return math.sqrt(value) if math.isfinite(value := float(square)) else value
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from astraflow.errors import PluginError
 from astraflow.interfaces import InferenceBackend, InferenceContext
 from astraflow.plugins import Plugin
 from astraflow.recipe.base import RecipeModel
@@ -43,10 +44,11 @@ class SglangSettings(RecipeModel):
     """Time for a server to load; a first start also compiles kernels (s)."""
 
 
-def _build(context: InferenceContext) -> InferenceBackend:
-    from astraflow_sglang.backend import SglangBackend
+_UNAVAILABLE = "the `sglang` adapter cannot sample yet: its servers have not landed"
 
-    return SglangBackend(context)
+
+def _build(context: InferenceContext) -> InferenceBackend:
+    raise PluginError(_UNAVAILABLE, hint="`--set rollout.backend=transformers`")
 
 
 plugin: Plugin[InferenceBackend] = Plugin(
@@ -55,4 +57,5 @@ plugin: Plugin[InferenceBackend] = Plugin(
     build=_build,
     extra="sglang",
     needs=("torch", "transformers", "sglang"),
+    unavailable=_UNAVAILABLE,
 )

@@ -57,7 +57,5 @@ def _attend(
         )[0]
         return attended, None
     grouped = query.view(rows, key.shape[1], heads // key.shape[1], width)
-    out = scaled_dot_product_attention(
-        grouped, key, value, attn_mask=attention_mask, scale=scaling
-    )
+    out = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
     return out.reshape(rows, 1, heads, value.shape[-1]), None

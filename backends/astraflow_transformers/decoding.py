@@ -150,9 +150,7 @@ class ContinuousDecoder:
         self._cache.write(at, out.past_key_values, chosen)
         return self._note(np.array(rows), out.logits[:, -1][chosen], version)
 
-    def _note(
-        self, rows: NDArray[np.int64], logits: Tensor, version: PolicyVersion
-    ) -> Finished:
+    def _note(self, rows: NDArray[np.int64], logits: Tensor, version: PolicyVersion) -> Finished:
         tokens, ended = self._rows.draw(rows, logits, version)
         self._newest[rows] = tokens
         finished = []

@@ -154,9 +154,7 @@ class Engine:
     def _load(self) -> None:
         settings, context = self._settings, self._context
         on_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(context.gpus))
-        device = (
-            torch.device("cuda", context.gpus[0] if context.gpus else 0) if on_gpu else None
-        )
+        device = torch.device("cuda", context.gpus[0] if context.gpus else 0) if on_gpu else None
         device = device or torch.device("cpu")
         # The setting belongs to the thread that computes. More threads than free cores wait for
         # each other actively, which costs tenfold.

@@ -66,9 +66,7 @@ def built(
 def _full_forward(model: Path) -> contracts.Score:
     policy = load_policy(str(model), dtype=torch.float32)
 
-    def score(
-        prompt: Sequence[int], answer: Sequence[int], temperature: float
-    ) -> Sequence[float]:
+    def score(prompt: Sequence[int], answer: Sequence[int], temperature: float) -> Sequence[float]:
         ids = torch.tensor([[*prompt, *answer]])
         with torch.no_grad():
             logits = policy.model(input_ids=ids, use_cache=False).logits[0].float()

@@ -28,9 +28,7 @@ def test_groups_never_mix_even_when_their_rows_do() -> None:
     assert advantages[15] == pytest.approx(-0.93541, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("reward", "count"), [(0.7, 7), (0.9, 3), (0.3, 6), (0.1, 7), (1 / 3, 10)]
-)
+@pytest.mark.parametrize(("reward", "count"), [(0.7, 7), (0.9, 3), (0.3, 6), (0.1, 7), (1 / 3, 10)])
 @pytest.mark.parametrize("mode", ["group", "mean_only"])
 def test_group_whose_answers_all_score_alike_gives_no_gradient(
     reward: float, count: int, mode: str

@@ -140,9 +140,7 @@ def _run(folder: Path, model: Path, shares: list[list[int]], **job: Any) -> dict
     finally:
         for process in ranks:
             process.kill()
-    answers = [
-        json.loads((folder / f"answer-{r}.json").read_text()) for r in range(len(shares))
-    ]
+    answers = [json.loads((folder / f"answer-{r}.json").read_text()) for r in range(len(shares))]
     assert all(answer["losses"] == answers[0]["losses"] for answer in answers)
     pieces: dict[str, list[tuple[int, torch.Tensor]]] = {}
     for rank in range(len(shares)):
@@ -170,9 +168,7 @@ def _assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 ALL = list(range(len(LENGTHS)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "tie"), [("qwen3", True), ("llama", False), ("qwen3_5", True)]
-)
+@pytest.mark.parametrize(("kind", "tie"), [("qwen3", True), ("llama", False), ("qwen3_5", True)])
 def test_step_is_the_same_for_any_microbatch_size_and_number_of_ranks(
     kind: ModelType, tie: bool, tmp_path: Path
 ) -> None:
@@ -231,9 +227,7 @@ def test_gradient_that_is_not_finite_on_one_rank_is_skipped_by_all(tmp_path: Pat
 def test_decay_parameters_stay_float32_and_equal_on_all_ranks(tmp_path: Path) -> None:
     model = make_miniature("qwen3_5", tmp_path / "model", seed=3, tie=True, dtype="bfloat16")
     stored = load_file(model / "model.safetensors")
-    two = _run(
-        tmp_path / "two", model, [ALL[:3], ALL[3:]], steps=1, context={"dtype": "bfloat16"}
-    )
+    two = _run(tmp_path / "two", model, [ALL[:3], ALL[3:]], steps=1, context={"dtype": "bfloat16"})
     one = _run(tmp_path / "one", model, [ALL], steps=1, context={"dtype": "bfloat16"})
     name = "model.language_model.layers.0.linear_attn.A_log"
     assert two["weights"][name].dtype == torch.float32

@@ -233,9 +233,7 @@ def test_exported_folder_loads_and_holds_what_was_trained(
     _step(backend, probe_batch(LENGTHS, vocabulary=36))
     backend.save(tmp_path / "saved")
     out = tmp_path / "out"
-    export(
-        tmp_path / "saved", out, model_path=str(model), dtype="bfloat16", file_bytes=file_bytes
-    )
+    export(tmp_path / "saved", out, model_path=str(model), dtype="bfloat16", file_bytes=file_bytes)
     assert (out / "tokenizer.json").is_file()
     assert (out / "model.safetensors.index.json").is_file() is (file_bytes < 1 << 30)
     exported: dict[str, torch.Tensor] = {}
@@ -262,9 +260,7 @@ def test_kernels_that_need_a_gpu_are_refused_without_one() -> None:
         choose_attention("varlen", torch.device("cpu"))
 
 
-def test_export_of_a_float32_run_says_so_in_its_configuration(
-    build: Build, tmp_path: Path
-) -> None:
+def test_export_of_a_float32_run_says_so_in_its_configuration(build: Build, tmp_path: Path) -> None:
     model = _model(tmp_path / "model", dtype="bfloat16")
     build(model).save(tmp_path / "saved")
     export(tmp_path / "saved", tmp_path / "out", model_path=str(model), dtype="float32")

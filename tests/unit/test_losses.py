@@ -16,9 +16,7 @@ ALL = torch.ones(4, dtype=torch.bool)
 def test_ratio_is_clipped_on_the_side_that_the_advantage_pushes_to() -> None:
     log_ratio = torch.tensor([1.5, 0.5, 1.5, 0.5]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
-    losses, clipped = clipped_ratio_loss(
-        log_ratio, advantages, ALL, clip_low=0.2, clip_high=0.28
-    )
+    losses, clipped = clipped_ratio_loss(log_ratio, advantages, ALL, clip_low=0.2, clip_high=0.28)
     # above 1.28 with A > 0 and below 0.8 with A < 0 the clipped value counts
     torch.testing.assert_close(losses.detach(), torch.tensor([-1.28, -0.5, 1.5, 0.8]))
     assert clipped.tolist() == [True, False, False, True]

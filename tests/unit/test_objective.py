@@ -195,9 +195,7 @@ def vars_of(name: Any) -> tuple[float, float]:
     st.integers(0, 10_000),
 )
 @settings(max_examples=60, deadline=None)
-def test_gradient_does_not_depend_on_microbatches(
-    lengths: list[int], name: str, seed: int
-) -> None:
+def test_gradient_does_not_depend_on_microbatches(lengths: list[int], name: str, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     total = sum(lengths)
     batch = _batch(

@@ -33,7 +33,7 @@ def test_any_text_survives_the_tokenizer(tokenizer: Any) -> None:
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_template_opens_no_thinking_when_it_is_off(tokenizer: Any) -> None:
+def test_template_opens_thinking_only_when_it_is_on(tokenizer: Any) -> None:
     def rendered(**flags: Any) -> str:
         text: str = tokenizer.apply_chat_template(
             [{"role": "user", "content": "1"}],
@@ -43,8 +43,8 @@ def test_template_opens_no_thinking_when_it_is_off(tokenizer: Any) -> None:
         )
         return text
 
-    assert rendered(enable_thinking=False) == rendered() + "<think>\n\n</think>\n\n"
-    assert rendered(enable_thinking=True) == rendered()
+    assert rendered(enable_thinking=True) == rendered() + "<think>\n"
+    assert rendered(enable_thinking=False) == rendered()
 
 
 def test_greedy_accuracy_on_held_out_additions_leaves_work_for_training(tokenizer: Any) -> None:

@@ -80,9 +80,7 @@ def _update(
     model: Path, *, version: int, base: int | None = None, scale: float = 1.0, **changes: Any
 ) -> WeightUpdate:
     """Return an update with the embedding scaled, whole."""
-    weights = (
-        load_policy(str(model), dtype=torch.float32).model.get_parameter(NAME).data * scale
-    )
+    weights = load_policy(str(model), dtype=torch.float32).model.get_parameter(NAME).data * scale
     flat = weights.reshape(-1)
     content = memoryview(flat.numpy().view(np.uint8))
     values: dict[str, Any] = {
