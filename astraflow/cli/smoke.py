@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from astraflow.recipe.files import ResolvedRecipe
 
 __all__ = ["materialize", "miniature"]
+
+Architecture: TypeAlias = Literal["qwen3", "llama", "qwen3_5"]
 
 _STEPS = 2
 _ROWS = 512
@@ -56,7 +59,7 @@ def materialize(resolved: ResolvedRecipe, folder: Path) -> ResolvedRecipe:
     facts = find_facts(recipe.model.path)
     model = folder / "miniature"
     make_miniature(
-        facts.model_type if facts else "qwen3",
+        _architecture(recipe.model.path),
         model,
         seed=recipe.seed,
         tie=facts.tied if facts else True,
@@ -75,3 +78,12 @@ def materialize(resolved: ResolvedRecipe, folder: Path) -> ResolvedRecipe:
         }
     )
     return ResolvedRecipe(name=resolved.name, recipe=updated, places=resolved.places)
+
+
+def _architecture(path: str) -> Architecture:
+    """Return the miniature's architecture; a model that nothing is known of stands in as Qwen3."""
+    from astraflow.recipe.models import find_facts
+
+    facts = find_facts(path)
+    known: dict[str, Architecture] = {"llama": "llama", "qwen3_5": "qwen3_5"}
+    return known.get(facts.model_type, "qwen3") if facts else "qwen3"

@@ -1,5 +1,14 @@
-"""Interim."""
+"""
+Datasets by name, and prompts as a model reads them.
 
-from astraflow.data.load import load_prompts
+    registry.py   known sets: where they come from, their columns, licence and size
+    additions.py  the built-in additions of the quickstart
+    load.py       a local folder first, then the `datasets` library; rows checked one by one
+    chat.py       problem to token ids through the tokenizer's chat template
+    overlap.py    problems that a training set shares with an evaluation set
+"""
 
-__all__ = ["load_prompts"]
+from astraflow.data.load import PromptSet, load_prompts
+from astraflow.data.registry import DatasetEntry, dataset_names, find_entry
+
+__all__ = ["DatasetEntry", "PromptSet", "dataset_names", "find_entry", "load_prompts"]

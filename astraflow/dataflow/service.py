@@ -317,7 +317,7 @@ async def run_dataflow(
     bound_host, bound_port = listener.getsockname()[:2]
     role.ready(address=f"http://{bound_host}:{bound_port}", prompts=flow.num_prompts)
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # idle keep-alive connections do not count
     await asyncio.wait([tasks[0]], timeout=6)
     for task in tasks[1:]:
         task.cancel()

@@ -142,13 +142,12 @@ def _phrases(gold: Form, answer: Form, algebra: Algebra) -> bool:
 
 
 def _matrices(gold: Form, answer: Form, algebra: Algebra) -> bool:
-    rows = [_rows(form) for form in (gold, answer)]
-    if rows[0] is None or rows[1] is None:
+    left, right = _rows(gold), _rows(answer)
+    if left is None or right is None:
         return False
     kinds = {form.determinant for form in (gold, answer) if isinstance(form, Matrix)}
     if kinds != {False}:
         return False
-    left, right = rows
     if isinstance(gold, Listing) or isinstance(answer, Listing):
         left, right = (_flattened(left), _flattened(right))
     if [len(row) for row in left] != [len(row) for row in right]:

@@ -148,8 +148,8 @@ def _read_single(text: str) -> Form | None:
     if has_top_level(text, _PLUS_MINUS):
         upper = text.replace("\\pm", "+").replace("\\mp", "-")
         lower = text.replace("\\pm", "-").replace("\\mp", "+")
-        forms = (read(upper.lstrip("+ ")), read(lower))
-        return Listing(items=tuple(form for form in forms if form is not None))
+        both = (read(upper.lstrip("+ ")), read(lower))
+        return Listing(items=tuple(form for form in both if form is not None))
     based = _BASED.fullmatch(text)
     if based and read_number(text) is None:
         return Based(digits=based.group(1).upper(), base=_base(based.group(2)))

@@ -55,7 +55,10 @@ def read(text: str, side: Side) -> Described:
             )
     without = split_top_level(text, frozenset(["\\setminus"]))
     if len(without) == 2:
-        members = read(without[0], side).members - read(without[1], side).members
+        whole, hole = (read(part, side).members for part in without)
+        if whole is None or hole is None:
+            raise UnreadableError(side, "a difference of regions without bounds")
+        members = whole - hole
         return Described(members=members)
     return _atom(text, side)
 

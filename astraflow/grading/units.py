@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 __all__ = ["Unit", "convertible", "is_unit_word", "read_unit"]
 
@@ -105,7 +106,7 @@ _IGNORED = frozenset(
 
 def _table() -> dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]]:
     table: dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]] = {}
-    bases = {"m": _LENGTH, "s": _TIME, "g": _MASS, **_OTHERS}
+    bases: dict[str, dict[str, Any]] = {"m": _LENGTH, "s": _TIME, "g": _MASS, **_OTHERS}
     for base, names in bases.items():
         for words, factor in names.items():
             for word in words.split():

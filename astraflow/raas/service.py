@@ -154,7 +154,7 @@ async def _run(
     bound_host, bound_port = listener.getsockname()[:2]
     role.ready(address=f"http://{bound_host}:{bound_port}")
     done, _ = await asyncio.wait(endless, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # idle keep-alive connections do not count
     with contextlib.suppress(AstraFlowError):
         await episodes.leave()
     for task in endless[1:]:

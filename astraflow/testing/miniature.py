@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["ModelType", "make_miniature", "miniature_rows"]
+__all__ = ["ModelType", "make_miniature", "miniature_rows", "write_rows"]
 
 ModelType: TypeAlias = Literal["qwen3", "llama", "qwen3_5"]
 
@@ -131,10 +131,10 @@ def _qwen3_5_config(common: dict[str, Any], *, tie: bool) -> Any:
 
     text = {
         **common,
-        "num_hidden_layers": 4,
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
         "rope_parameters": {

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from astraflow.data.additions import addition_pairs
 from astraflow.recipe.schema import WorkflowSection
 
 __all__ = [
     "build_tokenizer",
-    "checkpoint_path",
     "greedy_accuracy",
     "tiny_model_path",
     "write_tiny_model",
@@ -52,11 +52,6 @@ _VALIDATION_PAIRS = 500
 def tiny_model_path() -> Path:
     """Return the folder of the checkpoint that ships with the package."""
     return Path(__file__).with_name("tiny_model")
-
-
-def checkpoint_path(path: str) -> str:
-    """Return ``path``, or the shipped folder where it says `builtin:tiny`."""
-    return str(tiny_model_path()) if path == "builtin:tiny" else path
 
 
 def build_tokenizer() -> Any:
@@ -251,9 +246,7 @@ def _answer(tokenizer: Any, pair: Pair) -> list[int]:
 
 
 def _split() -> tuple[list[Pair], list[Pair]]:
-    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
-    random.Random(0).shuffle(pairs)
-    return pairs[500:], pairs[:500]
+    return addition_pairs(held_out=False), addition_pairs(held_out=True)
 
 
 def _main() -> None:

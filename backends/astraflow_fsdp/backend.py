@@ -15,7 +15,6 @@ from torch import Tensor
 from astraflow.interfaces import Shard, StepReport, TensorSpec, TokenLoss, TrainerContext
 from astraflow.learning.policy import load_policy, safetensors_name
 from astraflow.records import PolicyVersion, TrainBatch
-from astraflow.testing.tiny import checkpoint_path
 from astraflow_fsdp import FsdpSettings, checkpoint
 from astraflow_fsdp.attention import choose_attention, knows_sequence_ends
 from astraflow_fsdp.microbatches import MicroBatch, cut, idle_microbatch, take
@@ -51,7 +50,7 @@ class FsdpBackend:
         torch.manual_seed(context.seed)
         self.version = PolicyVersion(0)
         self._policy = load_policy(
-            checkpoint_path(context.model_path),
+            context.model_path,
             dtype=getattr(torch, context.master_dtype),
             attention=self._attention,
         )
@@ -194,7 +193,7 @@ class FsdpBackend:
         policy = self._policy
         if not train:
             policy = load_policy(
-                checkpoint_path(self._context.model_path),
+                self._context.model_path,
                 dtype=self._dtype,
                 attention=self._attention,
             )

@@ -170,20 +170,24 @@ class ContinuousDecoder:
 
 class GroupDecoder:
     """
-    One group at a time, its batch never shrinking.
+    Whole groups to their common end, the batch never shrinking.
 
-    The shapes of every pass depend on the group alone, so the same request under the same
-    weights gives the same bits, whatever else waits. A group of which only some requests come,
-    as when one is tried again, is filled up with copies.
+    With ``max_batch`` 1 that is one group at a time: the shapes of every pass depend on the group
+    alone, so the same request under the same weights gives the same bits, whatever else waits. A
+    larger ``max_batch`` joins groups whose prompts have the same length, so that there is still no
+    padding. A group of which only some requests come, as when one is tried again, is filled up
+    with copies.
 
     Args:
         model: Any causal language model.
         device: Where it is.
+        max_batch: Answers that groups may be joined up to; a single group may have more (count).
     """
 
-    def __init__(self, model: Any, *, device: torch.device) -> None:
+    def __init__(self, model: Any, *, device: torch.device, max_batch: int) -> None:
         self._model = model
         self._device = device
+        self._max_batch = max_batch
         self._vocabulary = int(model.config.vocab_size)
         self._rows = Rows(0, device)
         self._cache: Any = None
@@ -195,38 +199,50 @@ class GroupDecoder:
     _GRACE_S = 0.05
 
     def choose(self, waiting: Sequence[Job], now_s: float) -> tuple[list[Job], float | None]:
-        """Take the oldest group that is whole, or has waited for its rest."""
+        """Take the oldest group that is whole, or has waited for its rest, and what may join."""
         if self.running or not waiting:
             return [], None
         groups: dict[str, list[Job]] = {}
         for job in waiting:
             groups.setdefault(job.request.group_id, []).append(job)
+        chosen: list[Job] = []
         for jobs in groups.values():
-            if len(jobs) >= jobs[0].request.group_size:
-                return jobs, None
-            if now_s - jobs[0].arrived_s >= self._GRACE_S:
-                return jobs, None
+            whole = len(jobs) >= jobs[0].request.group_size
+            if not whole and now_s - jobs[0].arrived_s < self._GRACE_S:
+                continue
+            if not chosen or self._may_join(chosen, jobs):
+                chosen += jobs
+        if chosen:
+            return chosen, None
         oldest = min(jobs[0].arrived_s for jobs in groups.values())
         return [], max(oldest + self._GRACE_S - now_s, 0.001)
 
     def start(self, jobs: Sequence[Job], version: PolicyVersion) -> Finished:
-        """Prefill the prompt once and give every sample a copy of its state."""
+        """Prefill each group's prompt once and give every sample a copy of its state."""
+        groups: dict[str, list[Job]] = {}
         # In the order of their seeds, so that the order of arrival does not matter.
-        ordered = sorted(jobs, key=lambda job: job.request.seed)
-        size = max(len(ordered), ordered[0].request.group_size)
+        for job in sorted(jobs, key=lambda job: job.request.seed):
+            groups.setdefault(job.request.group_id, []).append(job)
+        prompts = [group[0].request.prompt_ids for group in groups.values()]
+        sizes = [max(len(g), g[0].request.group_size) for g in groups.values()]
         out = self._model(
-            input_ids=torch.tensor([ordered[0].request.prompt_ids], device=self._device),
+            input_ids=torch.tensor(prompts, device=self._device),
             use_cache=True,
             logits_to_keep=1,
         )
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        owner = owner.to(self._device)
         self._cache = out.past_key_values
-        self._cache.reorder_cache(torch.zeros(size, dtype=torch.int64, device=self._device))
-        self._position = len(ordered[0].request.prompt_ids)
-        self._rows = Rows(size, self._device)
-        for row, job in enumerate(ordered):
-            self._rows.place(row, job, vocabulary=self._vocabulary)
-        self.running = len(ordered)
-        return self._note(out.logits[:, -1].expand(size, -1), version)
+        self._cache.reorder_cache(owner)
+        self._position = len(prompts[0])
+        self._rows = Rows(sum(sizes), self._device)
+        first = 0
+        for group, size in zip(groups.values(), sizes, strict=True):
+            for row, job in enumerate(group, start=first):
+                self._rows.place(row, job, vocabulary=self._vocabulary)
+            first += size
+        self.running = len(jobs)
+        return self._note(out.logits[:, -1][owner], version)
 
     def step(self, version: PolicyVersion) -> Finished:
         """Add one token to every sample of the group."""
@@ -239,6 +255,10 @@ class GroupDecoder:
         ).logits[:, -1]
         self._position += 1
         return self._note(logits, version)
+
+    def _may_join(self, chosen: Sequence[Job], jobs: Sequence[Job]) -> bool:
+        fits = len(chosen) + jobs[0].request.group_size <= self._max_batch
+        return fits and len(jobs[0].request.prompt_ids) == len(chosen[0].request.prompt_ids)
 
     def drop_cancelled(self) -> None:
         """Forget cancelled jobs; the batch keeps its shape."""

@@ -23,7 +23,6 @@ from astraflow.errors import AstraFlowError
 from astraflow.interfaces import EngineLoad, InferenceContext
 from astraflow.learning.policy import load_policy
 from astraflow.records import PolicyVersion, Sample
-from astraflow.testing.tiny import checkpoint_path
 from astraflow_transformers import TransformersSettings
 from astraflow_transformers.attention import DECODE_ATTENTION, register
 from astraflow_transformers.decoding import (
@@ -162,7 +161,7 @@ class Engine:
         torch.set_num_threads(settings.threads or max(1, cores // 2))
         register()
         policy = load_policy(
-            checkpoint_path(context.model_path),
+            context.model_path,
             dtype=getattr(torch, context.dtype),
             attention=DECODE_ATTENTION,
         )
@@ -174,11 +173,12 @@ class Engine:
                 policy.model, max_batch=settings.max_batch, device=device
             )
         else:
-            self._decoder = GroupDecoder(policy.model, device=device)
+            joined = 1 if context.reproducible else settings.max_batch
+            self._decoder = GroupDecoder(policy.model, device=device, max_batch=joined)
         log.info(
             "transformers engine on %s, %s",
             device,
-            "continuous batching" if continuous else "one group at a time",
+            "continuous batching" if continuous else "whole groups",
         )
 
     def _turn(self) -> bool:
