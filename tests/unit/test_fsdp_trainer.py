@@ -103,9 +103,17 @@ def test_packing_a_model_that_leaks_between_sequences_is_refused(
 
 
 def test_self_check_lets_rounding_pass() -> None:
-    noise = iter((torch.zeros(35), torch.full((35,), 1e-3)))
-    worst = check_isolation(lambda *_: next(noise), vocabulary=9, dtype=torch.float32)
+    together, swapped, alone = torch.zeros(35), torch.zeros(35), torch.full((35,), 1e-3)
+    scores = iter((together, swapped, alone))
+    worst = check_isolation(lambda *_: next(scores), vocabulary=9, dtype=torch.float32)
     assert worst == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("swapped", [1e-4, float("nan")])
+def test_self_check_refuses_a_score_that_neighbors_move(swapped: float) -> None:
+    scores = iter((torch.zeros(35), torch.full((35,), swapped)))
+    with pytest.raises(HardwareError, match="change each other's"):
+        check_isolation(lambda *_: next(scores), vocabulary=9, dtype=torch.bfloat16)
 
 
 def test_logits_never_exist_for_more_than_one_chunk(
