@@ -110,14 +110,16 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("wall time", f"{summary['wall_s']:.1f} s ({summary['training_s']:.1f} s training)"),
         (
             "sampled",
-            f"{_number(summary['sampled_tokens_per_s'])} tokens/s, {_number(summary['samples_per_s'])} graded samples/s",
+            f"{_number(summary['sampled_tokens_per_s'])} tokens/s, "
+            f"{_number(summary['samples_per_s'])} graded samples/s",
         ),
         ("trained", f"{_number(summary['trained_tokens_per_s'])} tokens/s"),
         ("trainer waited", _share(summary["trainer_wait_frac"])),
         ("rollout waited", _share(summary["rollout_wait_frac"])),
         (
             "groups",
-            f"{groups['produced']} sampled, {groups['consumed']} trained on, dropped: {dropped or 'none'}",
+            f"{groups['produced']} sampled, {groups['consumed']} trained on, "
+            f"dropped: {dropped or 'none'}",
         ),
         ("peak memory", f"{memory:.2f} GiB, all roles"),
         ("exit code", str(summary["exit_code"])),

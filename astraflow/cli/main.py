@@ -10,7 +10,7 @@ from astraflow import __version__
 from astraflow.cli.console import data_console, print_error
 from astraflow.errors import AstraFlowError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "register"]
 
 app = typer.Typer(
     name="astraflow",
@@ -40,9 +40,15 @@ def _root(
     """Train a language model to reason, with reinforcement learning on verifiable rewards."""
 
 
-def _register() -> None:
+def register() -> None:
+    """Attach every command to the application; a second call changes nothing."""
+    if app.registered_commands:
+        return
+    from astraflow.cli.data import data_app
     from astraflow.cli.doctor import doctor
+    from astraflow.cli.eval import evaluate
     from astraflow.cli.export import export
+    from astraflow.cli.grade import grade
     from astraflow.cli.recipes import recipes
     from astraflow.cli.run import run
     from astraflow.cli.serve import serve_app
@@ -50,15 +56,18 @@ def _register() -> None:
 
     app.command()(run)
     app.command()(validate)
+    app.command(name="eval")(evaluate)
+    app.command()(grade)
     app.command()(doctor)
     app.command()(recipes)
     app.command()(export)
+    app.add_typer(data_app, name="data")
     app.add_typer(serve_app, name="serve")
 
 
 def main() -> None:
     """Run the command line; the error's class decides the exit code."""
-    _register()
+    register()
     try:
         app()
     except AstraFlowError as error:

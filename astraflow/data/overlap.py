@@ -17,7 +17,7 @@ _BOUNDS = (16, 32, 64, 128, 256)
 
 
 def shared_problems(train: Sequence[Prompt], evaluation: Sequence[Prompt]) -> list[str]:
-    """Return the ids of training problems that share most of their 8-word runs with one evaluated."""
+    """Return ids of training problems that share most 8-word runs with an evaluated one."""
     owners: dict[tuple[str, ...], set[int]] = {}
     totals = []
     for index, prompt in enumerate(evaluation):
@@ -42,7 +42,10 @@ def word_histogram(prompts: Sequence[Prompt]) -> dict[str, int]:
     for prompt in prompts:
         words = len(_WORD.findall(prompt.problem))
         counts[sum(words >= bound for bound in _BOUNDS)] += 1
-    labels = [f"<{_BOUNDS[0]}", *(f"{a}-{b - 1}" for a, b in zip(_BOUNDS, _BOUNDS[1:], strict=False))]
+    labels = [
+        f"<{_BOUNDS[0]}",
+        *(f"{a}-{b - 1}" for a, b in zip(_BOUNDS, _BOUNDS[1:], strict=False)),
+    ]
     return dict(zip([*labels, f">={_BOUNDS[-1]}"], counts, strict=True))
 
 

@@ -273,10 +273,10 @@ def _listings(gold: Form, answer: Form, algebra: Algebra) -> bool:
         return False
     if in_order and {"{"} & {gold.opening, answer.opening}:
         return False
-    if in_order and {"[", "]"} & {gold.opening, answer.opening, gold.closing, answer.closing}:
-        # a half-open or closed interval is not a bare list of its ends
-        if not (gold.ordered and answer.ordered):
-            return False
+    brackets = {gold.opening, answer.opening, gold.closing, answer.closing}
+    # a half-open or closed interval is not a bare list of its ends
+    if in_order and {"[", "]"} & brackets and not (gold.ordered and answer.ordered):
+        return False
     mine, theirs = gold.items, answer.items
     if "{" in (gold.opening, answer.opening):
         mine, theirs = tuple(dict.fromkeys(mine)), tuple(dict.fromkeys(theirs))

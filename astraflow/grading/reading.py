@@ -50,7 +50,8 @@ _MATRIX = re.compile(
     r"(.*?)\\begin\{([pbvBV]?matrix|smallmatrix|array)\}(.*)\\end\{\2\}([)\]|]?)", re.DOTALL
 )
 _BASED = re.compile(
-    r"\(?([0-9][0-9A-Za-z]*|[A-F][0-9A-F]*\d[0-9A-F]*)\)?\s*(?:_\s*\{?\s*(?:\\text\{)?\s*|\\text\{\s*(?:in\s+)?base\s*\}?\s*|(?:in )?base\s+)"
+    r"\(?([0-9][0-9A-Za-z]*|[A-F][0-9A-F]*\d[0-9A-F]*)\)?\s*"
+    r"(?:_\s*\{?\s*(?:\\text\{)?\s*|\\text\{\s*(?:in\s+)?base\s*\}?\s*|(?:in )?base\s+)"
     r"(\d+|[a-z]+)\s*\}*"
 )
 _BASE_WORDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from astraflow.wire.client import ServiceClient
 from astraflow.wire.role import Role
 from astraflow.wire.server import bind, build_app, serve
 
-__all__ = ["build_engine", "run_raas"]
+__all__ = ["build_engine", "build_workflow", "run_raas"]
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ async def run_raas(
             token=token,
             waits=role.waits,
         )
-        workflow = _build_workflow(recipe, engine)
-        await _run(role, engine, episodes, intake, workflow, token, host, port)
+        async with build_workflow(recipe, engine) as workflow:
+            await _run(role, engine, episodes, intake, workflow, token, host, port)
     finally:
         await engine.close()
         await client.close()
@@ -93,7 +94,15 @@ def build_engine(
     return engine
 
 
-def _build_workflow(recipe: Recipe, engine: InferenceBackend) -> Workflow:
+@contextlib.asynccontextmanager
+async def build_workflow(recipe: Recipe, engine: InferenceBackend) -> AsyncIterator[Workflow]:
+    """
+    Build the recipe's workflow with its reward, whose processes end with the block.
+
+    Raises:
+        PluginError: a plug-in is absent.
+        RecipeError: the model has no tokenizer or no chat template.
+    """
     tokenizer = load_tokenizer(recipe.model.path)
     section = recipe.workflow
     reward = load_plugin("rewards", section.reward).build(
@@ -113,8 +122,10 @@ def _build_workflow(recipe: Recipe, engine: InferenceBackend) -> Workflow:
         ),
         stop_ids=stop_ids(tokenizer, recipe.model.path),
     )
-    workflow: Workflow = load_plugin("workflows", section.name).build(context)
-    return workflow
+    try:
+        yield load_plugin("workflows", section.name).build(context)
+    finally:
+        await reward.close()
 
 
 async def _run(

@@ -53,9 +53,7 @@ def test_every_group_is_consumed_buffered_or_dropped_by_cause(start: Start) -> N
     assert total == sum(states.values())
 
 
-@pytest.mark.parametrize(
-    ("role", "exit_code"), [("dataflow", 10), ("raas-0", 11), ("trainer", 12)]
-)
+@pytest.mark.parametrize(("role", "exit_code"), [("dataflow", 10), ("raas-0", 11), ("trainer", 12)])
 def test_killed_role_ends_the_run_with_its_code_and_its_log(
     start: Start, role: str, exit_code: int
 ) -> None:
