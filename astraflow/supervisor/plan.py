@@ -12,6 +12,10 @@ from astraflow.recipe.schema import Recipe
 
 __all__ = ["DATAFLOW_ADDRESS", "RolePlan", "RunPlan", "plan_run"]
 
+# Threads of two processes that share the cores must sleep while they wait for each other: by
+# default they spin, and each process then takes the other's time.
+_PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+
 DATAFLOW_ADDRESS = "{dataflow}"
 """Stands in a command for the address that the dataflow service will report."""
 
@@ -62,27 +66,19 @@ def plan_run(
     run_folder: Path,
     *,
     resume_from: Path | None = None,
-    cores: int | None = None,
 ) -> RunPlan:
     """
     Plan a run.
 
-    Rollout instances take the first GPUs, the trainer the ones after. On a CPU the roles that
-    compute share the cores evenly: threads beyond the cores cost more than they bring.
+    Rollout instances take the first GPUs, the trainer the ones after.
 
     Args:
         recipe: The validated recipe.
         run_folder: Where ``recipe.json`` lies.
         resume_from: A checkpoint to continue from.
-        cores: Processors of this host; None asks.
     """
     rollout, trainer = recipe.rollout, recipe.trainer
     per_instance = rollout.gpus // rollout.instances
-    computing = (0 if rollout.gpus else rollout.instances) + (
-        0 if trainer.gpus else trainer.cpu_ranks
-    )
-    cores = cores or os.cpu_count() or 1
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // computing))} if computing else {}
     resume = ("--resume-from", str(resume_from)) if resume_from else ()
     folder = ("--run-folder", str(run_folder))
     to_dataflow = ("--dataflow", DATAFLOW_ADDRESS)
@@ -93,7 +89,7 @@ def plan_run(
                 f"raas-{index}",
                 "raas",
                 (*folder, *to_dataflow, "--instance", str(index)),
-                threads,
+                _PASSIVE,
                 tuple(range(index * per_instance, (index + 1) * per_instance)),
                 11,
             )
@@ -103,7 +99,7 @@ def plan_run(
             "trainer",
             "trainer",
             (*folder, *to_dataflow, *resume),
-            {**threads, **_trainer_environment(recipe)},
+            {**_PASSIVE, **_trainer_environment(recipe)},
             tuple(range(rollout.gpus, rollout.gpus + trainer.gpus)),
             12,
         ),

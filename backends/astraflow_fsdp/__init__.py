@@ -49,8 +49,8 @@ class FsdpSettings(RecipeModel):
     slows the step."""
 
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of one rank when there is no GPU; null takes half the cores, shared by the
-    ranks, since sampling needs the other half (count)."""
+    """CPU threads of one rank when there is no GPU; null shares all cores among the ranks, as
+    sampling seldom fills a core of its own (count)."""
 
 
 def _build(context: TrainerContext) -> TrainerBackend:

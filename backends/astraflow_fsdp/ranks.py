@@ -18,7 +18,7 @@ def join_ranks(device: str, *, threads: int | None) -> torch.device:
 
     Args:
         device: ``cpu`` or ``cuda``.
-        threads: CPU threads of this rank; None takes half the cores, shared by the ranks.
+        threads: CPU threads of this rank; None shares all cores among the ranks.
 
     Returns:
         This rank's device.
@@ -31,8 +31,7 @@ def join_ranks(device: str, *, threads: int | None) -> torch.device:
     else:
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = len(os.sched_getaffinity(0))
-        # More threads than free cores wait for each other actively, which costs tenfold.
-        torch.set_num_threads(threads or max(1, cores // 2 // ranks_here))
+        torch.set_num_threads(threads or max(1, cores // ranks_here))
     if not dist.is_initialized():
         backend = "nccl" if device == "cuda" else "gloo"
         if "RANK" in os.environ:

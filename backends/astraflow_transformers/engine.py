@@ -155,8 +155,7 @@ class Engine:
         on_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(context.gpus))
         device = torch.device("cuda", context.gpus[0] if context.gpus else 0) if on_gpu else None
         device = device or torch.device("cpu")
-        # The setting belongs to the thread that computes. More threads than free cores wait for
-        # each other actively, which costs tenfold.
+        # The setting belongs to the thread that computes.
         cores = len(os.sched_getaffinity(0))
         torch.set_num_threads(settings.threads or max(1, cores // 2))
         register()
