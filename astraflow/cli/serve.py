@@ -29,14 +29,14 @@ def dataflow(
 ) -> None:
     """Serve prompts under leases, take groups, hand out batches."""
     from astraflow.dataflow.service import run_dataflow
-    from astraflow.wire.role import Role, run_role
+    from astraflow.wire.role import Role, leave, run_role
 
     async def body(role: Role) -> None:
         await run_dataflow(
             role, run_folder=run_folder, host=host, port=port, resume_from=resume_from
         )
 
-    raise typer.Exit(run_role("dataflow", body))
+    leave(run_role("dataflow", body))
 
 
 @serve_app.command()
@@ -50,7 +50,7 @@ def raas(
 ) -> None:
     """Sample and grade what the dataflow service leases out."""
     from astraflow.raas.service import run_raas
-    from astraflow.wire.role import Role, run_role
+    from astraflow.wire.role import Role, leave, run_role
 
     devices = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
 
@@ -65,16 +65,16 @@ def raas(
             port=port,
         )
 
-    raise typer.Exit(run_role(f"raas-{instance}", body))
+    leave(run_role(f"raas-{instance}", body))
 
 
 @serve_app.command()
 def trainer(run_folder: RunFolder, dataflow: Dataflow, resume_from: ResumeFrom = None) -> None:
     """Train on batches and publish versions."""
     from astraflow.trainer.service import run_trainer
-    from astraflow.wire.role import Role, run_role
+    from astraflow.wire.role import Role, leave, run_role
 
     async def body(role: Role) -> None:
         await run_trainer(role, run_folder=run_folder, dataflow=dataflow, resume_from=resume_from)
 
-    raise typer.Exit(run_role("trainer", body))
+    leave(run_role("trainer", body))

@@ -21,6 +21,7 @@ from astraflow.recipe.schema import Recipe
 from astraflow.trainer.loop import TrainingLoop
 from astraflow.wire.auth import read_token
 from astraflow.wire.events import Events, Lifeline, die_with_parent
+from astraflow.wire.role import leave
 from astraflow.wire.waits import Waits
 
 __all__ = ["main"]
@@ -117,4 +118,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

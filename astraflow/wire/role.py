@@ -9,14 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from astraflow.errors import AstraFlowError
 from astraflow.logs import configure
 from astraflow.wire.events import Events, Lifeline
 from astraflow.wire.waits import Waits
 
-__all__ = ["Role", "run_role"]
+__all__ = ["Role", "leave", "run_role"]
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,19 @@ def run_role(name: str, body: Callable[[Role], Awaitable[None]]) -> int:
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     Lifeline().watch()
     return asyncio.run(_run(name, body))
+
+
+def leave(code: int) -> NoReturn:
+    """
+    End this process at once, with everything written.
+
+    The interpreter's own end stops daemon threads wherever they are; inside a C++ frame of torch
+    or of a socket call that is `std::terminate`, and a finished run would look like a crash.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _run(name: str, body: Callable[[Role], Awaitable[None]]) -> int:
