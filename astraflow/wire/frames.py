@@ -4,13 +4,13 @@ Frames: length-prefixed, checksummed pieces on a TCP connection.
     offset  bytes  field (little-endian)
          0      4  magic ``AFW1``
          4      2  kind
-         6      2  zero
+         6      2  low 16 bits of the XXH3-64 of bytes 0 to 23 with this field 0
          8      4  sequence number inside the transfer
         12      4  transfer, drawn by the sender
         16      8  length of the payload
         24      8  XXH3-64 of the payload, seeded with the XXH3-64 of bytes 0 to 23
 
-A flipped bit anywhere, a cut, a repeated, a missing or a foreign frame is an error, never a
+The header's own check keeps a damaged length from being waited for. A flipped bit anywhere, a cut, a repeated, a missing or a foreign frame is an error, never a
 short or wrong tensor.
 """
 
@@ -52,7 +52,7 @@ def send_frame(
 ) -> int:
     """Send one frame; return its bytes, header included."""
     size = memoryview(payload).nbytes
-    head = _HEADER.pack(_MAGIC, kind, 0, sequence, transfer, size, 0)[:24]
+    head = _head(kind, sequence, transfer, size)
     header = head + struct.pack("<Q", _checksum(head, payload))
     # One system call for both, so that the header never waits for Nagle's timer.
     sent = connection.sendmsg([header, payload])
@@ -99,9 +99,11 @@ def _finish(connection: socket.socket, header: memoryview, payload: memoryview) 
 
 
 def _payload_bytes(header: memoryview) -> int:
-    magic, _, _, _, _, size, _ = _HEADER.unpack(header)
+    magic, kind, _, sequence, transfer, size, _ = _HEADER.unpack(header)
     if magic != _MAGIC:
         raise WireError("the peer does not speak this protocol: its first bytes are not `AFW1`")
+    if bytes(header[:24]) != _head(kind, sequence, transfer, size):
+        raise WireError(f"the header of frame {sequence} does not match its check")
     if size > _MAX_PAYLOAD_BYTES:
         raise WireError(f"a frame announces {size} bytes, more than {_MAX_PAYLOAD_BYTES}")
     return int(size)
@@ -118,6 +120,13 @@ def _receive_exactly(connection: socket.socket, buffer: memoryview) -> memoryvie
             raise WireError(f"the connection ended {len(buffer) - done} bytes too early")
         done += count
     return buffer
+
+
+def _head(kind: int, sequence: int, transfer: int, size: int) -> bytes:
+    """Return bytes 0 to 23 of a header, their own check included."""
+    plain = _HEADER.pack(_MAGIC, kind, 0, sequence, transfer, size, 0)[:24]
+    check = xxhash.xxh3_64_intdigest(plain) & 0xFFFF
+    return _HEADER.pack(_MAGIC, kind, check, sequence, transfer, size, 0)[:24]
 
 
 def _checksum(head: bytes, payload: bytes | memoryview) -> int:
