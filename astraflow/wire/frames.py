@@ -10,8 +10,8 @@ Frames: length-prefixed, checksummed pieces on a TCP connection.
         16      8  length of the payload
         24      8  XXH3-64 of the payload, seeded with the XXH3-64 of bytes 0 to 23
 
-The header's own check keeps a damaged length from being waited for. A flipped bit anywhere, a cut, a repeated, a missing or a foreign frame is an error, never a
-short or wrong tensor.
+The header's own check keeps a damaged length from being waited for. A flipped bit anywhere, a
+cut, a repeated, a missing or a foreign frame is an error, never a short or wrong tensor.
 """
 
 from __future__ import annotations
