@@ -12,22 +12,19 @@ __all__ = ["configure"]
 _SECRET = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|[0-9a-f]{40})\b")
 
 
-class _HideSecrets(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        hidden = _SECRET.sub("(hidden)", text)
-        if hidden != text:
-            record.msg, record.args = hidden, ()
-        return True
+class _HideSecrets(logging.Formatter):
+    """Hides at the very end, so that tracebacks are covered too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _SECRET.sub("(hidden)", super().format(record))
 
 
 def configure(role: str) -> None:
     """Send the process's log lines to stderr, which the supervisor keeps in the role's file."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        logging.Formatter(f"%(asctime)s %(levelname)-7s {role} %(name)s: %(message)s", "%H:%M:%S")
+        _HideSecrets(f"%(asctime)s %(levelname)-7s {role} %(name)s: %(message)s", "%H:%M:%S")
     )
-    handler.addFilter(_HideSecrets())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)

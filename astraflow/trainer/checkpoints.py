@@ -81,7 +81,8 @@ def verify(checkpoint: Checkpoint) -> str:
         for name, expected in meta["files"].items():
             if _hash(checkpoint.folder / name) != expected:
                 return f"`{name}` does not match its hash"
-    except (OSError, json.JSONDecodeError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # A damaged list is bad UTF-8, bad JSON, or JSON of another shape.
         return f"{type(error).__name__}: {error}"
     return ""
 

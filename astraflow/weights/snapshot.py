@@ -125,7 +125,9 @@ class Snapshot:
             current = self._require_current()
             if wanted:
                 return self._whole(current, wanted)
-            due = self._interval is not None and current.version % self._interval == 0
+            # Crossing a multiple counts, not hitting it: a receiver may sleep through that version.
+            interval = self._interval
+            due = interval is not None and current.version // interval > held // interval
             if full or due or held not in self._changes:
                 return self._whole(current, None)
             if held not in self._encoded:
