@@ -11,8 +11,7 @@ Frames: length-prefixed, checksummed pieces on a TCP connection.
         24      8  XXH3-64 of the payload, seeded with the XXH3-64 of bytes 0 to 23
 
 The header's own check keeps a damaged length from being waited for. A flipped bit anywhere, a
-cut, a repeated, a missing or a foreign frame is an error, never a short or wrong tensor. The header proves itself before its length is believed: a flipped bit
-there would otherwise be waited for until the connection times out.
+cut, a repeated, a missing or a foreign frame is an error, never a short or wrong tensor.
 """
 
 from __future__ import annotations
@@ -128,10 +127,6 @@ def _head(kind: int, sequence: int, transfer: int, size: int) -> bytes:
     plain = _HEADER.pack(_MAGIC, kind, 0, sequence, transfer, size, 0)[:24]
     check = xxhash.xxh3_64_intdigest(plain) & 0xFFFF
     return _HEADER.pack(_MAGIC, kind, check, sequence, transfer, size, 0)[:24]
-
-
-def _header_check(header: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(header[:6] + header[8:24]) & 0xFFFF
 
 
 def _checksum(head: bytes, payload: bytes | memoryview) -> int:
