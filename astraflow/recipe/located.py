@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from astraflow.errors import RecipeError
@@ -17,6 +17,9 @@ from astraflow.errors import RecipeError
 __all__ = ["Located", "Place", "Scalar", "merge", "parse_override", "read_yaml"]
 
 Scalar: TypeAlias = "str | int | float | bool | None"
+
+# Far above what a recipe needs, far below Python's own limit; an alias can nest for ever.
+_MAX_DEPTH = 32
 
 # The core schema of YAML 1.2 (chapter 10.3): `5e-6` is a number, `off` and `12:30` are text.
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -143,11 +146,20 @@ def _compose(text: str, shown_as: str) -> Node | None:
             where=where,
             hint="check quotes, brackets and indentation on this line and the one above",
         ) from error
+    except YAMLError as error:  # a character that no YAML file may hold; it carries no mark
+        what = str(error).splitlines()[0]
+        raise RecipeError(f"it is not YAML: {what}", where=shown_as) from error
     return node
 
 
 def _locate(node: Node, file: str, path: tuple[str, ...], problems: list[RecipeError]) -> Located:
     place = Place(file, node.start_mark.line + 1, node.start_mark.column + 1)
+    if len(path) > _MAX_DEPTH:
+        raise RecipeError(
+            f"`{'.'.join(path[:2])}...` nests more than {_MAX_DEPTH} levels deep",
+            where=str(place),
+            hint="look for an alias inside its own anchor",
+        )
     if isinstance(node, MappingNode):
         return _locate_mapping(node, file, path, problems)
     if isinstance(node, SequenceNode):
