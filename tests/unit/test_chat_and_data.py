@@ -127,3 +127,17 @@ def test_additions_that_are_held_out_are_never_trained_on() -> None:
 )  # fmt: skip
 def test_known_sets_load_from_a_local_folder_by_name(name: str, rows: int) -> None:
     assert len(load_prompts(name, root=_SHARED / "math").prompts) == rows
+
+
+def test_set_that_is_not_here_is_an_error_at_once_when_offline(tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    code = "from astraflow.data import load_prompts; load_prompts('amc', offline=True)"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 1
+    assert "astraflow data fetch amc" in done.stderr

@@ -180,3 +180,13 @@ def test_evaluation_goes_to_its_version_only_and_missing_answers_are_wrong(tmp_p
     score = flow.evaluation.close(now=1.0)
     assert score.accuracy == pytest.approx(1 / 3)
     assert score.missing == 1
+
+
+def test_group_whose_gold_cannot_be_read_is_dropped_whatever_it_was_paid(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    flow = _flow(tmp_path)
+    group = _group(_lease(flow)[0])
+    broken = replace(group.samples[0], outcome=Outcome.GOLD_UNPARSABLE)
+    report = [replace(group, samples=(broken, group.samples[1]))]
+    assert flow.report(report, [], now=0.0) == {"gold_unparsable": 1}
