@@ -138,7 +138,7 @@ def _flat(item: Any) -> list[Any]:
 
 def _bounds(metadata: list[Any]) -> list[str]:
     return [
-        f"{word} {getattr(item, name):g}" if name != "lt" else f"{word} {getattr(item, name)}"
+        f"{word} {getattr(item, name):.10g}"
         for item in metadata
         for name, word in _BOUNDS
         if getattr(item, name, None) is not None
@@ -204,14 +204,15 @@ def _cli_default(parameter: Any) -> str:
 
 
 def _about(parameter: Any) -> str:
-    facts = []
-    low, high = (getattr(parameter.type, name, None) for name in ("min", "max"))
-    facts += [f"at least {low:g}"] if low is not None else []
-    facts += [f"at most {high:g}"] if high is not None else []
-    facts += [f"or the variable {parameter.envvar}"] if parameter.envvar else []
-    return " ".join(
-        [_one_line(getattr(parameter, "help", "")), *([f"({'; '.join(facts)})"] if facts else [])]
-    )
+    # Bounds sit on the parameter in newer typers, on its type in older ones.
+    holder = parameter if hasattr(parameter, "min") else parameter.type
+    low, high = getattr(holder, "min", None), getattr(holder, "max", None)
+    bounds = [f"at least {low:g}"] if low is not None else []
+    bounds += [f"at most {high:g}"] if high is not None else []
+    sentences = [_one_line(getattr(parameter, "help", ""))]
+    sentences += [f"{', '.join(bounds).capitalize()}."] if bounds else []
+    sentences += [f"Also read from {parameter.envvar}."] if parameter.envvar else []
+    return " ".join(sentences)
 
 
 def _one_line(text: str | None) -> str:

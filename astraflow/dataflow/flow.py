@@ -241,24 +241,27 @@ class Flow:
             state = msgspec.msgpack.decode(path.read_bytes(), type=FlowState)
         except (OSError, msgspec.DecodeError) as error:
             raise WireError(f"the dataflow state `{path}` cannot be read: {error}") from error
+        same = state.dataset == self._dataset and self._order.restore(state.order)
         self.version = state.step
         self.consumed = state.consumed
-        if state.dataset != self._dataset or not self._order.restore(state.order):
+        self._arrived = state.arrived
+        self.dropped = dict(state.dropped)
+        self.produced = state.produced
+        self.scores = list(state.scores)
+        self._store.begin()
+        self._store.rewind(newest_row=state.newest_row, step=state.step, buffered=state.buffered)
+        if not same:
             log.warning(
                 "the training set is not the one of the checkpoint; it starts at its first prompt "
                 "and %d buffered groups are left out",
                 len(state.buffered),
             )
-            return
-        self._arrived = state.arrived
-        self.dropped = dict(state.dropped)
-        self.produced = state.produced
-        self.scores = list(state.scores)
-        for group in state.buffered:
-            self._buffer.add(group)
-        self._store.begin()
-        self._store.rewind(newest_row=state.newest_row, step=state.step, buffered=state.buffered)
+            rows = [group.row_id for group in state.buffered]
+            self._store.drop(rows, cause="other_dataset")
+            self._count_drop("other_dataset", len(rows))
         self._store.commit()
+        for group in state.buffered if same else ():
+            self._buffer.add(group)
 
     # --- numbers
 

@@ -24,6 +24,7 @@ __all__ = [
     "GradeRequest",
     "GradeResult",
     "GradingPool",
+    "MathVerifySettings",
     "Reward",
     "check_gold",
     "grade",

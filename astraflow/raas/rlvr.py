@@ -12,7 +12,7 @@ from astraflow.recipe.base import RecipeModel
 from astraflow.records import FinishReason, GradedSample, Sample, SampleGroup, SampleRequest
 from astraflow.wire.messages import Lease
 
-__all__ = ["Rlvr", "plugin"]
+__all__ = ["Rlvr", "RlvrSettings", "plugin"]
 
 
 class Rlvr:

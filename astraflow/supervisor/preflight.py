@@ -16,7 +16,14 @@ from astraflow.recipe.files import ResolvedRecipe, read_recipe, summary
 from astraflow.recipe.problems import Known
 from astraflow.recipe.schema import Recipe
 
-__all__ = ["Findings", "inspect_recipe", "require_gpus", "require_plugins", "require_recipe"]
+__all__ = [
+    "Findings",
+    "inspect_recipe",
+    "require_gpus",
+    "require_plugins",
+    "require_recipe",
+    "visible_gpus",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

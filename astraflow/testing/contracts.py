@@ -27,6 +27,7 @@ __all__ = [
     "check_seeds",
     "check_stop_finish",
     "group_of",
+    "sample_all",
     "started",
 ]
 

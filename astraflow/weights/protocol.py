@@ -23,6 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from astraflow.errors import WireError
+from astraflow.interfaces.weights import Encoding
 from astraflow.wire.frames import Frame, receive_frame, send_frame
 
 __all__ = [
@@ -124,7 +125,7 @@ class OfferedPatch(_Message, frozen=True, kw_only=True):
     """One patch of the payload that follows, in the manifest's order."""
 
     segment: int
-    encoding: int
+    encoding: Encoding
     size: int
     base_hash: int
     target_hash: int

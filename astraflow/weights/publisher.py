@@ -94,6 +94,8 @@ class TcpPublisher:
     def close(self) -> None:
         """Stop serving; receivers see their connections end."""
         self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake `accept`
         self._listener.close()
         self._prover.shutdown(wait=False, cancel_futures=True)
         for connection in list(self._connections):

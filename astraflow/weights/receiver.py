@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from astraflow.errors import WireError
-from astraflow.interfaces.weights import Encoding, TensorPatch, TensorSpec, WeightUpdate
+from astraflow.interfaces.weights import TensorPatch, TensorSpec, WeightUpdate
 from astraflow.records import PolicyVersion
 from astraflow.weights import protocol as p
 from astraflow.wire.frames import HEADER_BYTES, receive_frame, receive_frame_into
@@ -124,7 +124,7 @@ class Rank:
                     spec=TensorSpec(name=segment.name, dtype=segment.dtype, shape=segment.shape),
                     first=segment.first,
                     count=segment.count,
-                    encoding=Encoding(offered.encoding),
+                    encoding=offered.encoding,
                     payload=payload[at : at + offered.size],
                     base_hash=offered.base_hash,
                     target_hash=offered.target_hash,
@@ -161,12 +161,7 @@ class TcpReceiver:
         Raises:
             WireError: a sender is gone, late, foreign or sends damaged frames.
         """
-        for _ in range(_FETCHES):
-            version = await self._wait_above(held)
-            update = await self._fetch(p.Want(version=version, held=held))
-            if update is not None:
-                return update
-        raise WireError(f"versions went by {_FETCHES} times while one was being fetched")
+        return await self._newest_above(held, held=held)
 
     async def whole(self, *, tensors: Sequence[str] = ()) -> WeightUpdate:
         """
@@ -175,12 +170,7 @@ class TcpReceiver:
         Raises:
             WireError: as for :meth:`newest`.
         """
-        for _ in range(_FETCHES):
-            version = await self._wait_above(-1)
-            update = await self._fetch(p.Want(version=version, held=-1, dense=tuple(tensors)))
-            if update is not None:
-                return update
-        raise WireError(f"versions went by {_FETCHES} times while one was being fetched")
+        return await self._newest_above(-1, held=-1, dense=tuple(tensors))
 
     async def confirm(self, version: PolicyVersion) -> None:
         """Tell the senders that ``version`` serves here."""
@@ -196,20 +186,31 @@ class TcpReceiver:
             rank.disconnect()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def _newest_above(
+        self, above: int, *, held: int, dense: tuple[str, ...] = ()
+    ) -> WeightUpdate:
+        for _ in range(_FETCHES):
+            version = await self._wait_above(above)
+            update = await self._fetch(p.Want(version=version, held=held, dense=dense))
+            if isinstance(update, WeightUpdate):
+                return update
+            above = update.newest - 1  # a rank has moved on, and the first one follows
+        raise WireError(f"versions went by {_FETCHES} times while one was being fetched")
+
     async def _wait_above(self, held: int) -> int:
         while True:
             version = await self._in_thread(self._ranks[0].wait, held)
             if version > held:
                 return version
 
-    async def _fetch(self, want: p.Want) -> WeightUpdate | None:
-        parts = await asyncio.gather(*(self._in_thread(r.fetch, want) for r in self._ranks))
+    async def _fetch(self, want: p.Want) -> WeightUpdate | p.Gone:
+        parts = await self._on_all([self._in_thread(rank.fetch, want) for rank in self._ranks])
         patches: list[TensorPatch] = []
         bases: set[int] = set()
         wire_bytes = 0
         for part in parts:
             if isinstance(part, p.Gone):
-                return None  # a newer version came while this one was asked for
+                return part
             offer, rank_patches, rank_bytes = part
             bases.add(offer.base)
             patches += rank_patches
@@ -224,7 +225,17 @@ class TcpReceiver:
         )
 
     async def _tell(self, kind: p.Kind, message: p.Confirm | p.Refuse) -> None:
-        await asyncio.gather(*(self._in_thread(r.tell, kind, message) for r in self._ranks))
+        await self._on_all([self._in_thread(rank.tell, kind, message) for rank in self._ranks])
+
+    async def _on_all(self, calls: Sequence[Awaitable[T]]) -> list[T]:
+        """Wait for every rank; raise only when all have ended, so that none disturbs a retry."""
+        parts = await asyncio.gather(*calls, return_exceptions=True)
+        whole: list[T] = []
+        for part in parts:
+            if isinstance(part, BaseException):
+                raise part
+            whole.append(part)
+        return whole
 
     async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()

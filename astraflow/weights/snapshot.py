@@ -182,7 +182,7 @@ class Snapshot:
             patches.append(
                 OfferedPatch(
                     segment=index,
-                    encoding=int(encoding),
+                    encoding=encoding,
                     size=len(payload),
                     base_hash=bases[index],
                     target_hash=targets[index],
@@ -208,7 +208,7 @@ class Snapshot:
         patches = tuple(
             OfferedPatch(
                 segment=index,
-                encoding=int(Encoding.DENSE),
+                encoding=Encoding.DENSE,
                 size=payload.nbytes,
                 base_hash=0,
                 target_hash=targets[index],
