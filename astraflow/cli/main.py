@@ -44,6 +44,7 @@ def register() -> None:
     """Attach every command to the application; a second call changes nothing."""
     if app.registered_commands:
         return
+    from astraflow.cli.bench import bench_app
     from astraflow.cli.data import data_app
     from astraflow.cli.doctor import doctor
     from astraflow.cli.eval import evaluate
@@ -61,6 +62,7 @@ def register() -> None:
     app.command()(doctor)
     app.command()(recipes)
     app.command()(export)
+    app.add_typer(bench_app, name="bench")
     app.add_typer(data_app, name="data")
     app.add_typer(serve_app, name="serve")
 

@@ -95,6 +95,15 @@ class InferenceBackend(Protocol):
         """Read the load; cheap enough to call ten times a second."""
         ...
 
+    async def prepare(self, update: WeightUpdate) -> None:
+        """
+        Bring an update near the weights while sampling goes on; ``install`` follows.
+
+        Raises:
+            WireError: the update does not fit this model.
+        """
+        ...
+
     def held(self) -> AbstractAsyncContextManager[None]:
         """Keep decoding still while the block runs; no request is aborted."""
         ...

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from astraflow.errors import AstraFlowError, ProofError, StaleBaseError, WireError
 from astraflow.interfaces import InferenceBackend, WeightUpdate
@@ -25,6 +26,8 @@ from astraflow.wire.waits import Waits
 __all__ = ["Intake"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ASK_AGAIN_S = 0.1
 _RETRY_S = 1.0
@@ -124,6 +127,8 @@ class Intake:
         # No wait is noted here: having no newer version is the normal state.
         update = await receiver.newest(held=self._engine.version)
         fetched = time.monotonic()
+        await self._engine.prepare(update)
+        prepared = time.monotonic()
         await self._until_allowed(update)
         held_ms = await self._install(receiver, update)
         self._swaps += 1
@@ -134,6 +139,7 @@ class Intake:
             "mode": "full" if update.base is None else "delta",
             "bytes": update.wire_bytes,
             "held_ms": round(held_ms, 2),
+            "prepare_ms": round((prepared - fetched) * 1000, 2),
             "ready_to_serving_ms": round((time.monotonic() - fetched) * 1000, 2),
         }
         await receiver.confirm(self._engine.version)
@@ -158,18 +164,20 @@ class Intake:
             try:
                 await self._engine.install(update)
             except ProofError as error:
-                await self._cure(receiver, update, error)
+                with self._waits.waiting("trainer: whole tensors", deadline_s=_GIVE_UP_AFTER_S):
+                    await self._cure(receiver, update, error)
         return (time.monotonic() - started) * 1000
 
     async def _cure(self, receiver: TcpReceiver, update: WeightUpdate, error: ProofError) -> None:
         """Bring weights that failed their proof to a proved version before decoding goes on."""
         log.warning("%s; the differing tensors are fetched whole", error)
-        await receiver.refuse(update.version, error.what)
+        await self._persist(lambda: receiver.refuse(update.version, error.what))
         for tensors in (error.tensors, ()):
             try:
-                whole = await receiver.whole(tensors=tensors)
+                whole = await self._persist(partial(receiver.whole, tensors=tensors))
                 if tensors and whole.version != update.version:
                     continue  # the other tensors are of an older version: take everything
+                await self._engine.prepare(whole)
                 await self._engine.install(whole)
                 return
             except ProofError as still:
@@ -178,3 +186,15 @@ class Intake:
             f"version {update.version} cannot be proved here, even sent whole",
             hint="this machine's memory or the engine's weight mapping is faulty; see the log",
         )
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call over the wire: decoding stands still, and must not go on unproved."""
+        give_up = time.monotonic() + _GIVE_UP_AFTER_S
+        while True:
+            try:
+                return await call()
+            except WireError as error:
+                if time.monotonic() > give_up:
+                    raise
+                log.warning("%s; decoding stays held, trying again", error)
+                await asyncio.sleep(_RETRY_S)

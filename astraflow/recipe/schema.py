@@ -268,6 +268,11 @@ class WeightsSection(RecipeModel):
     keep_deltas: int = Field(default=8, ge=1, le=64)
     """Delta: encoded versions that a sender keeps for receivers that lag (count)."""
 
+    snapshot: Literal["gpu", "host"] = "gpu"
+    """Delta with a trainer on GPUs: where each rank keeps the version it published last, to
+    compare with. `host` takes pinned memory instead of 2 bytes a weight of each GPU, and compares
+    over its bus. On a CPU it changes nothing."""
+
 
 class DataflowSection(RecipeModel):
     """The service between rollout and trainer."""

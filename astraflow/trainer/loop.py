@@ -87,6 +87,7 @@ class TrainingLoop:
             rank=rank,
             keep_deltas=recipe.weights.keep_deltas if delta else 0,
             full_sync_interval=recipe.weights.full_sync_interval if delta else None,
+            memory=recipe.weights.snapshot,
         )
         self._skips_in_a_row = 0
         self._step = 0
@@ -99,9 +100,13 @@ class TrainingLoop:
 
     def run(self, *, resume_from: Path | None) -> None:
         """Train to the last step, or to the first one after a stop was asked for."""
+        if resume_from is not None:
+            self._restore(resume_from)
+        # What the instances start from: the first delta builds on it.
+        self._publisher.publish(PolicyVersion(self._step), self._backend.shards())
         self._introduce()
         if resume_from is not None:
-            self._resume(resume_from)
+            self._announce()
         elif self._recipe.evaluation.before_training:
             self._start_evaluation(0)
         saved = self._step
@@ -267,14 +272,17 @@ class TrainingLoop:
         self._barrier()
         report = self._publisher.publish(PolicyVersion(self._step), self._backend.shards())
         self._barrier()
-        if self._rank == 0:
-            message = m.VersionReport(version=self._step, published=True)
-            self._call("/v1/version", message, m.VersionReply)
+        self._announce()
         return {
             "changed_frac": round(report.changed_frac, 6),
             "full_bytes": report.full_bytes,
             "blocked_ms": round(report.blocked_s * 1000, 2),
         }
+
+    def _announce(self) -> None:
+        if self._rank == 0:
+            message = m.VersionReport(version=self._step, published=True)
+            self._call("/v1/version", message, m.VersionReply)
 
     def _await_leave(self) -> None:
         """Wait, not for ever, until a version that is to be evaluated is held somewhere."""
@@ -340,11 +348,10 @@ class TrainingLoop:
             "checkpoint", step=self._step, wall_s=round(time.monotonic() - started, 3)
         )
 
-    def _resume(self, folder: Path) -> None:
+    def _restore(self, folder: Path) -> None:
         self._backend.restore(folder / "trainer")
         self._step = int(self._backend.version)
         log.info("resumed at step %d from %s", self._step, folder)
-        self._publish()
 
     # --- inside
 
@@ -380,5 +387,6 @@ class TrainingLoop:
             "busy_s": round(self._busy_s, 3),
             "wait_s": round(self._waits.total_s("dataflow") + self._waits.total_s("raas"), 3),
             "up_s": round(time.monotonic() - self._started, 3),
+            "encoded": self._publisher.encoded,
             "receivers": self._publisher.ledger.rows(newest=newest),
         }

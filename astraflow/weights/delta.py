@@ -1,5 +1,5 @@
 """
-The codec: the changed elements of a segment to bytes, and back onto live weights in place.
+The codec's writing half: what changed in a segment, as few bytes.
 
 Every encoding carries the *new* bytes of an element, never a difference, so applying a patch
 twice, or over a half-applied one, gives the same bits. Elements are little-endian with ``w``
@@ -18,274 +18,196 @@ encoding with the fewest bytes is taken, segment by segment.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from astraflow.errors import WireError
-from astraflow.interfaces.weights import Encoding, TensorPatch
+from astraflow.interfaces.weights import Encoding
+from astraflow.weights import kernels
 
-__all__ = ["Changes", "apply_patch", "encode", "find_changes", "merge_changes", "patch_bytes"]
+__all__ = [
+    "TILE",
+    "Bits",
+    "Changes",
+    "encode",
+    "encoded_sizes",
+    "join",
+    "merge_changes",
+    "take_changes",
+]
 
 Bits: TypeAlias = "NDArray[Any]"  # uint16 or uint32, the bits of each element
 
-_TILE = 65536
-_MAX_GAP = 255
-# Elements compared at a time: two copies of 8 MiB stay in the cache between the passes.
-_BLOCK_WORDS = 1 << 20
+TILE = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """Elements whose bits differ between two versions of a segment."""
 
-    positions: NDArray[np.int64]
+    positions: NDArray[np.uint32]
     """``[changed]`` flat positions, ascending."""
 
-    old: Bits
-    """``[changed]`` bits in the older version."""
+    values: Bits
+    """``[changed]`` bits in the newer version."""
+
+    tops: NDArray[np.bool_]
+    """``[changed]``, whether the top byte differs."""
 
 
-def find_changes(new: Bits, old: Bits) -> Changes:
+def take_changes(new: Bits, old: Bits, *, first: int = 0) -> Changes:
     """
-    Compare two versions bit by bit, so that -0 and NaN payloads count.
+    Compare two versions bit by bit, so that -0 and NaN payloads count, and bring ``old`` up to new.
 
     Args:
         new: ``[count]`` uint16 or uint32.
-        old: The same shape and type.
+        old: The same shape and type; overwritten with ``new``.
+        first: Position of the first element in its segment.
     """
+    positions, values, tops = _scratch(len(new), new.dtype)
     lanes = 8 // new.itemsize
     whole = len(new) // lanes * lanes
-    new_words, old_words = new[:whole].view(np.uint64), old[:whole].view(np.uint64)
-    found: list[NDArray[np.int64]] = []
-    for at in range(0, len(new_words), _BLOCK_WORDS):
-        block = slice(at, at + _BLOCK_WORDS)
-        words = np.flatnonzero(new_words[block] != old_words[block]) + at
-        # Only now look at single elements, in the few words that differ at all.
-        elements = (words[:, None] * lanes + np.arange(lanes)).reshape(-1)
-        found.append(elements[new[elements] != old[elements]])
-    tail = np.flatnonzero(new[whole:] != old[whole:]) + whole
-    positions = np.concatenate([*found, tail]).astype(np.int64, copy=False)
-    return Changes(positions=positions, old=old[positions])
+    found = kernels.take_changes(
+        new,
+        old,
+        new[:whole].view(np.uint64),
+        old[:whole].view(np.uint64),
+        positions,
+        values,
+        tops,
+    )
+    at = positions[:found] + np.uint32(first)
+    return Changes(positions=at, values=values[:found].copy(), tops=tops[:found].copy())
 
 
-def merge_changes(older: Changes, newer: Changes) -> Changes:
-    """Join the changes of two consecutive versions: the union, with the oldest bits of each."""
-    positions = np.concatenate([older.positions, newer.positions])
-    bits = np.concatenate([older.old, newer.old])
-    # Stable, so that of equal positions the older version's entry comes first and is kept.
-    unique, first = np.unique(positions, return_index=True)
-    return Changes(positions=unique, old=bits[first])
+def join(parts: Sequence[Changes]) -> Changes:
+    """Put the changes of consecutive stretches of one segment end to end."""
+    if len(parts) == 1:
+        return parts[0]
+    return Changes(
+        positions=np.concatenate([part.positions for part in parts]),
+        values=np.concatenate([part.values for part in parts]),
+        tops=np.concatenate([part.tops for part in parts]),
+    )
 
 
-def encode(changes: Changes, new: Bits) -> tuple[Encoding, bytes | memoryview]:
+def merge_changes(older: Changes, newer: Changes, bits: Bits) -> Changes:
+    """
+    Join the changes of two consecutive stretches of versions: the union of their positions.
+
+    Args:
+        older: The first.
+        newer: The second.
+        bits: ``[count]`` bits of the newest version.
+    """
+    most = len(older.positions) + len(newer.positions)
+    positions, tops = np.empty(most, np.uint32), np.empty(most, np.bool_)
+    found = kernels.union(older.positions, older.tops, newer.positions, newer.tops, positions, tops)
+    at = positions[:found].copy()
+    return Changes(positions=at, values=bits[at], tops=tops[:found].copy())
+
+
+def encode(changes: Changes, bits: Bits) -> tuple[Encoding, bytes | memoryview]:
     """
     Write changes in the encoding with the fewest bytes.
 
     Args:
         changes: What differs from the base.
-        new: ``[count]`` bits of the target version.
+        bits: ``[count]`` bits of the target version.
+
+    Returns:
+        The encoding, and its payload; a ``DENSE`` one is a view of ``bits``.
     """
     if not len(changes.positions):
         return Encoding.SAME, b""
-    width = new.itemsize
-    top_changed = _top(new[changes.positions]) != _top(changes.old)
-    exceptions = int(top_changed.sum())
-    gaps = np.diff(changes.positions, prepend=-1)
-    entries = len(gaps) + int(((gaps - 1) // _MAX_GAP).sum())
-    tiles = -(-len(new) // _TILE)
-    sizes = {
-        Encoding.L8: 8 + entries * width + 5 * exceptions,
-        Encoding.T16: 12 + 4 * tiles + len(gaps) * (width + 1) + 5 * exceptions,
-        Encoding.DENSE: new.nbytes,
-    }
+    width = bits.itemsize
+    exceptions = int(np.count_nonzero(changes.tops))
+    sizes = encoded_sizes(changes, bits)
+    entries = (sizes[Encoding.L8] - 8 - 5 * exceptions) // width
+    tiles = -(-len(bits) // TILE)
     best = min(sizes, key=lambda encoding: sizes[encoding])
+    if best is Encoding.DENSE:
+        return best, bits.view(np.uint8).data
+    payload = np.empty(sizes[best], np.uint8)
     if best is Encoding.L8:
-        return best, _encode_l8(changes.positions, gaps, top_changed, new)
-    if best is Encoding.T16:
-        return best, _encode_t16(changes.positions, top_changed, new, tiles)
-    return best, new.view(np.uint8).data
-
-
-def apply_patch(target: Tensor, patch: TensorPatch) -> None:
-    """
-    Write a patch onto live weights, in place.
-
-    Args:
-        target: ``[patch.count]`` contiguous slice of the live parameter, of the patch's dtype.
-        patch: Its payload has passed its frame's checksum.
-
-    Raises:
-        WireError: the payload does not fit its encoding or the segment; nothing was written.
-    """
-    if patch.encoding is Encoding.SAME:
-        return
-    width = target.element_size()
-    if target.numel() != patch.count:
-        raise WireError(
-            f"a patch of {patch.count} elements meets a segment of {target.numel()} in "
-            f"`{patch.spec.name}`"
-        )
-    flat = target.detach().view(torch.uint8)
-    if patch.encoding is Encoding.DENSE:
-        _apply_dense(flat, patch)
-        return
-    positions, planes, ordinals, tops = _decode(patch, width)
-    if flat.is_cuda:
-        _scatter_torch(flat, width, positions, planes, ordinals, tops)
+        _encode_l8(changes, bits, payload, entries, exceptions)
     else:
-        _scatter(flat.numpy(), width, positions, planes, ordinals, tops)
+        _encode_t16(changes, payload, tiles, exceptions)
+    return best, payload.data
 
 
-def patch_bytes(patch: TensorPatch) -> int:
-    """Return the bytes of a patch's payload."""
-    return len(patch.payload)
+def encoded_sizes(changes: Changes, bits: Bits) -> dict[Encoding, int]:
+    """Count the payload's bytes in each encoding that can hold changes."""
+    exceptions = int(np.count_nonzero(changes.tops))
+    entries = kernels.count_l8_entries(changes.positions)
+    tiles = -(-len(bits) // TILE)
+    elements = len(changes.positions) * (bits.itemsize + 1)
+    return {
+        Encoding.L8: 8 + entries * bits.itemsize + 5 * exceptions,
+        Encoding.T16: 12 + 4 * tiles + elements + 5 * exceptions,
+        Encoding.DENSE: bits.nbytes,
+    }
 
 
 def _encode_l8(
-    positions: NDArray[np.int64],
-    gaps: NDArray[np.int64],
-    top_changed: NDArray[np.bool_],
-    new: Bits,
-) -> bytes:
-    bridges = (gaps - 1) // _MAX_GAP
-    if bridges.any():
-        # Entry i becomes bridges[i] steps of 255 and a last step of what is left.
-        steps = np.full(len(gaps) + int(bridges.sum()), _MAX_GAP, np.int64)
-        last = np.cumsum(bridges + 1) - 1
-        steps[last] = gaps - bridges * _MAX_GAP
-        where = np.cumsum(steps) - 1
-        ordinals = last[top_changed]
-    else:
-        steps, where = gaps, positions
-        ordinals = np.flatnonzero(top_changed)
-    bits = new[where]
-    header = np.array([len(steps), len(ordinals)], "<u4")
-    exceptions = _exceptions(ordinals, new[positions[top_changed]])
-    return b"".join([header.tobytes(), steps.astype(np.uint8).tobytes(), *_low(bits), *exceptions])
-
-
-def _encode_t16(
-    positions: NDArray[np.int64], top_changed: NDArray[np.bool_], new: Bits, tiles: int
-) -> bytes:
-    counts = np.bincount(positions // _TILE, minlength=tiles).astype("<u4")
-    ordinals = np.flatnonzero(top_changed)
-    header = np.array([tiles, len(positions), len(ordinals)], "<u4")
-    offsets = (positions % _TILE).astype("<u2")
-    exceptions = _exceptions(ordinals, new[positions[top_changed]])
-    parts = [header.tobytes(), counts.tobytes(), offsets.tobytes()]
-    return b"".join([*parts, *_low(new[positions]), *exceptions])
-
-
-def _decode(
-    patch: TensorPatch, width: int
-) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.uint8]]:
-    """Split a payload into positions, low planes, exception ordinals and top bytes; check all."""
-    reader = _Reader(patch)
-    if patch.encoding is Encoding.L8:
-        entries, exceptions = (int(value) for value in reader.take("<u4", 2))
-        positions = np.cumsum(reader.take("u1", entries), dtype=np.int64) - 1
-    else:
-        tiles, entries, exceptions = (int(value) for value in reader.take("<u4", 3))
-        counts = reader.take("<u4", tiles).astype(np.int64)
-        if int(counts.sum()) != entries:
-            raise reader.broken(f"its tiles count {int(counts.sum())} entries instead of {entries}")
-        starts = np.repeat(np.arange(tiles, dtype=np.int64) * _TILE, counts)
-        positions = starts + reader.take("<u2", entries)
-    planes = [reader.take("u1", entries) for _ in range(width - 1)]
-    ordinals = reader.take("<u4", exceptions).astype(np.int64)
-    tops = reader.take("u1", exceptions)
-    reader.finish()
-    if entries and (positions[0] < 0 or int(positions.max()) >= patch.count):
-        raise reader.broken(f"it reaches beyond the segment's {patch.count} elements")
-    if exceptions and int(ordinals.max()) >= entries:
-        raise reader.broken(f"an exception names an entry beyond {entries}")
-    return positions, planes, ordinals, tops
-
-
-class _Reader:
-    """Takes arrays off a payload, and knows whose it is when they run short."""
-
-    def __init__(self, patch: TensorPatch) -> None:
-        self._patch = patch
-        self._at = 0
-
-    def take(self, dtype: str, count: int) -> NDArray[Any]:
-        size = count * np.dtype(dtype).itemsize
-        if self._at + size > len(self._patch.payload):
-            raise self.broken(f"it ends at byte {len(self._patch.payload)}")
-        array = np.frombuffer(self._patch.payload, dtype, count, self._at)
-        self._at += size
-        return array
-
-    def finish(self) -> None:
-        if self._at != len(self._patch.payload):
-            raise self.broken(f"{len(self._patch.payload) - self._at} bytes are left over")
-
-    def broken(self, why: str) -> WireError:
-        encoding = self._patch.encoding.name
-        return WireError(f"the {encoding} payload of `{self._patch.spec.name}` is broken: {why}")
-
-
-def _apply_dense(flat: Tensor, patch: TensorPatch) -> None:
-    if len(patch.payload) != flat.numel():
-        raise WireError(
-            f"the DENSE payload of `{patch.spec.name}` has {len(patch.payload)} bytes instead of "
-            f"{flat.numel()}"
-        )
-    # frombuffer warns about read-only memory; the source is only read here.
-    content = np.frombuffer(patch.payload, np.uint8)
-    if flat.is_cuda:
-        flat.copy_(torch.from_numpy(content.copy()), non_blocking=False)
-    else:
-        np.copyto(flat.numpy(), content)
-
-
-def _scatter(
-    flat: NDArray[np.uint8],
-    width: int,
-    positions: NDArray[np.int64],
-    planes: list[NDArray[np.uint8]],
-    ordinals: NDArray[np.int64],
-    tops: NDArray[np.uint8],
+    changes: Changes, bits: Bits, payload: NDArray[np.uint8], entries: int, exceptions: int
 ) -> None:
-    elements = flat.reshape(-1, width)
-    for byte, plane in enumerate(planes):
-        elements[positions, byte] = plane
-    elements[positions[ordinals], width - 1] = tops
+    head, rest = payload[:8], payload[8:]
+    head.view("<u4")[:] = entries, exceptions
+    gaps, rest = rest[:entries], rest[entries:]
+    planes, ordinals, tops = _tail(rest, bits.itemsize, entries, exceptions)
+    kernels.write_l8(
+        changes.positions, changes.values, changes.tops, bits, gaps, planes, ordinals, tops
+    )
+    rest[planes.size : planes.size + 4 * exceptions] = ordinals.view(np.uint8)
 
 
-def _scatter_torch(
-    flat: Tensor,
-    width: int,
-    positions: NDArray[np.int64],
-    planes: list[NDArray[np.uint8]],
-    ordinals: NDArray[np.int64],
-    tops: NDArray[np.uint8],
-) -> None:
-    at = torch.from_numpy(positions).to(flat.device) * width
-    for byte, plane in enumerate(planes):
-        flat.index_copy_(0, at + byte, torch.from_numpy(plane.copy()).to(flat.device))
-    if len(ordinals):
-        which = torch.from_numpy(ordinals).to(flat.device)
-        top = torch.from_numpy(tops.copy()).to(flat.device)
-        flat.index_copy_(0, at[which] + (width - 1), top)
+def _encode_t16(changes: Changes, payload: NDArray[np.uint8], tiles: int, exceptions: int) -> None:
+    entries = len(changes.positions)
+    payload[:12].view("<u4")[:] = tiles, entries, exceptions
+    counts = payload[12 : 12 + 4 * tiles].view("<u4")
+    counts[:] = 0
+    rest = payload[12 + 4 * tiles :]
+    offsets, rest = rest[: 2 * entries].view("<u2"), rest[2 * entries :]
+    planes, ordinals, tops = _tail(rest, changes.values.itemsize, entries, exceptions)
+    kernels.write_t16(
+        changes.positions, changes.values, changes.tops, counts, offsets, planes, ordinals, tops
+    )
+    rest[planes.size : planes.size + 4 * exceptions] = ordinals.view(np.uint8)
 
 
-def _low(bits: Bits) -> list[bytes]:
-    """Return the planes below the top byte, lowest first."""
-    planes = bits.reshape(-1, 1).view(np.uint8)
-    return [planes[:, byte].tobytes() for byte in range(bits.itemsize - 1)]
+def _tail(
+    rest: NDArray[np.uint8], width: int, entries: int, exceptions: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.uint8]]:
+    """
+    Lay out planes and exceptions.
+
+    The ordinals are an array of their own: in the payload they may begin at any byte.
+    """
+    low = (width - 1) * entries
+    planes = rest[:low].reshape(width - 1, entries)
+    return planes, np.empty(exceptions, "<u4"), rest[low + 4 * exceptions :]
 
 
-def _top(bits: Bits) -> NDArray[np.uint8]:
-    planes: NDArray[np.uint8] = bits.reshape(-1, 1).view(np.uint8)[:, bits.itemsize - 1]
-    return planes
+class _Scratch(threading.local):
+    """Arrays that a thread writes changes to before it knows how many there are."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, tuple[NDArray[np.uint32], Bits, NDArray[np.bool_]]] = {}
 
 
-def _exceptions(ordinals: NDArray[np.int64], bits: Bits) -> list[bytes]:
-    return [ordinals.astype("<u4").tobytes(), _top(bits).tobytes()]
+_SCRATCH = _Scratch()
+
+
+def _scratch(
+    count: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[np.uint32], Bits, NDArray[np.bool_]]:
+    held = _SCRATCH.arrays.get(dtype.str)
+    if held is None or len(held[0]) < count:
+        held = (np.empty(count, np.uint32), np.empty(count, dtype), np.empty(count, np.bool_))
+        _SCRATCH.arrays[dtype.str] = held
+    return held

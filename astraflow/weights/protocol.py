@@ -96,6 +96,12 @@ class ManifestMessage(_Message, frozen=True, kw_only=True):
     run_id: str
     rank: int
     segments: tuple[Segment, ...]
+    """Empty before the first version is published."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(s.count * (4 if s.dtype == "F32" else 2) for s in self.segments)
 
 
 class Wait(_Message, frozen=True, kw_only=True):
@@ -119,6 +125,10 @@ class Want(_Message, frozen=True, kw_only=True):
     """Version that the receiver holds proved; -1 for none."""
     dense: tuple[str, ...] = ()
     """Tensors to send whole, and nothing else; empty for an ordinary update."""
+    part: int = 0
+    """Which share of the patches to send; a receiver fetches them over connections side by side."""
+    parts: int = 1
+    """How many shares there are."""
 
 
 class OfferedPatch(_Message, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 from astraflow.errors import WireError
 from astraflow.interfaces.weights import PublishReport, Shard
@@ -28,7 +29,8 @@ log = logging.getLogger(__name__)
 _FRAME_BYTES = 4 * 1024 * 1024
 _HELLO_WITHIN_S = 10.0
 _IDLE_S = 120.0
-_MAX_RECEIVERS = 256
+_MAX_RECEIVERS = 1024
+_MAX_PARTS = 64
 
 
 class TcpPublisher:
@@ -41,6 +43,7 @@ class TcpPublisher:
         rank: Rank of the trainer.
         keep_deltas: Versions back that a delta can start from; 0 sends every version whole.
         full_sync_interval: Versions from one whole send to the next; None for never.
+        memory: Where the published bits of shards on a GPU are kept to find deltas.
         host: Interface to listen on.
     """
 
@@ -52,18 +55,23 @@ class TcpPublisher:
         rank: int,
         keep_deltas: int = 0,
         full_sync_interval: int | None = None,
+        memory: Literal["gpu", "host"] = "gpu",
         host: str = "127.0.0.1",
     ) -> None:
         self._run_id = run_id
         self._token = token
         self._rank = rank
-        self._snapshot = Snapshot(keep_deltas=keep_deltas, full_sync_interval=full_sync_interval)
+        self._snapshot = Snapshot(
+            keep_deltas=keep_deltas, full_sync_interval=full_sync_interval, memory=memory
+        )
         self._published = threading.Condition()
         self._served_version = -1
         self._prover = ThreadPoolExecutor(1, thread_name_prefix="prover")
         self._connections: set[socket.socket] = set()
         self._closed = False
         self.ledger = Ledger()
+        self.encoded: dict[str, Any] = {}
+        """Bytes by encoding and times (ms) of the newest version that can be fetched."""
         self._listener = socket.create_server((host, 0), backlog=64)
         threading.Thread(target=self._accept, name="weights", daemon=True).start()
 
@@ -77,6 +85,8 @@ class TcpPublisher:
         """
         Take a copy of this rank's shards and offer it; hashing and encoding go on behind.
 
+        Nothing can be fetched before the first call, which a receiver sees as an empty manifest.
+
         Raises:
             WireError: the shards are not those of the version before.
         """
@@ -86,7 +96,7 @@ class TcpPublisher:
         return PublishReport(
             version=version,
             changed_frac=changed_frac,
-            delta_bytes=0,
+            delta_bytes=0,  # known once encoded: see `encoded`
             full_bytes=self._snapshot.full_bytes,
             blocked_s=time.perf_counter() - started,
         )
@@ -105,7 +115,15 @@ class TcpPublisher:
     # --- inside
 
     def _prove(self, version: int) -> None:
+        started = time.perf_counter()
         self._snapshot.prove()
+        proved = time.perf_counter()
+        self.encoded = self._snapshot.encode_delta()
+        self.encoded |= {
+            "version": version,
+            "hash_ms": round((proved - started) * 1000, 2),
+            "encode_ms": round((time.perf_counter() - proved) * 1000, 2),
+        }
         with self._published:
             self._served_version = max(self._served_version, version)
             self._published.notify_all()
@@ -148,18 +166,21 @@ class TcpPublisher:
         if hello.run_id != self._run_id:
             p.send(connection, p.Kind.ERROR, p.Failure(why=f"this is run `{self._run_id}`"))
             raise WireError(f"a peer asked for run `{hello.run_id}`")
-        with self._published:
-            self._published.wait_for(lambda: self._served_version >= 0, _IDLE_S)
+        self._describe(connection)
+        self.ledger.hear(hello.name)
+        return hello.name
+
+    def _describe(self, connection: socket.socket) -> None:
         message = p.ManifestMessage(
             run_id=self._run_id, rank=self._rank, segments=self._snapshot.segments
         )
         p.send(connection, p.Kind.MANIFEST, message)
-        self.ledger.hear(hello.name)
-        return hello.name
 
     def _answer(self, connection: socket.socket, frame: Frame, name: str) -> None:
         self.ledger.hear(name)
-        if frame.kind == p.Kind.WAIT:
+        if frame.kind == p.Kind.HELLO:
+            self._describe(connection)
+        elif frame.kind == p.Kind.WAIT:
             self._answer_wait(connection, p.decode(frame, p.Kind.WAIT, p.Wait))
         elif frame.kind == p.Kind.WANT:
             self._answer_want(connection, p.decode(frame, p.Kind.WANT, p.Want), name)
@@ -186,13 +207,19 @@ class TcpPublisher:
         with self._published:
             # A rank may be a moment behind the one that announced the version.
             self._published.wait_for(lambda: self._served_version >= want.version, _IDLE_S / 2)
-        prepared = self._snapshot.offer(
-            held=want.held, dense=want.dense, full=self.ledger.must_be_full(name)
-        )
-        if prepared.version != want.version:
-            p.send(connection, p.Kind.GONE, p.Gone(newest=prepared.version))
-            return
-        self.ledger.sent(name, _send_update(connection, prepared))
+        if not 0 <= want.part < want.parts <= _MAX_PARTS:
+            raise WireError(f"a peer asked for share {want.part} of {want.parts}")
+        with self._snapshot.offer(
+            held=want.held,
+            dense=want.dense,
+            full=self.ledger.must_be_full(name),
+            part=want.part,
+            parts=want.parts,
+        ) as prepared:
+            if prepared.version != want.version:
+                p.send(connection, p.Kind.GONE, p.Gone(newest=prepared.version))
+                return
+            self.ledger.sent(name, _send_update(connection, prepared))
 
 
 def _send_update(connection: socket.socket, prepared: Prepared) -> int:

@@ -7,7 +7,9 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from astraflow.errors import WireError
 from astraflow.interfaces.weights import TensorPatch, TensorSpec, WeightUpdate
@@ -22,6 +24,11 @@ T = TypeVar("T")
 _WAIT_S = 20.0
 _IO_S = 60.0
 _FETCHES = 5
+_STREAMS = 4
+_ONE_STREAM_BYTES = 64 * 1024 * 1024
+
+
+_Part: TypeAlias = "tuple[p.Offer, list[TensorPatch], int] | p.Gone"
 
 
 class Rank:
@@ -46,7 +53,25 @@ class Rank:
         wait = p.Wait(above=above, within_s=_WAIT_S)
         return p.exchange(self._connected(), p.Kind.WAIT, wait, p.Kind.NEWEST, p.Newest).version
 
-    def fetch(self, want: p.Want) -> tuple[p.Offer, list[TensorPatch], int] | p.Gone:
+    def describe(self) -> p.ManifestMessage:
+        """
+        Return what the rank serves.
+
+        Raises:
+            WireError: it has published nothing yet.
+        """
+        connection = self._connected()
+        assert self.manifest is not None
+        if not self.manifest.segments:
+            # It was asked before the first version; a rank says what it serves to a HELLO only.
+            self.manifest = p.exchange(
+                connection, p.Kind.HELLO, self._hello, p.Kind.MANIFEST, p.ManifestMessage
+            )
+        if not self.manifest.segments:
+            raise WireError("the sender has published nothing yet")
+        return self.manifest
+
+    def fetch(self, want: p.Want) -> _Part:
         """
         Fetch this rank's part of a version, every frame checked.
 
@@ -56,6 +81,7 @@ class Rank:
             WireError: a frame is damaged, missing, repeated, foreign or late.
         """
         connection = self._connected()
+        self.describe()
         p.send(connection, p.Kind.WANT, want)
         frame = receive_frame(connection)
         if frame.kind == p.Kind.GONE:
@@ -92,7 +118,8 @@ class Rank:
             )
             if manifest.run_id != self._hello.run_id:
                 raise WireError(f"the sender serves run `{manifest.run_id}`")
-            if self.manifest is not None and manifest.segments != self.manifest.segments:
+            known = self.manifest.segments if self.manifest is not None else ()
+            if known and manifest.segments != known:
                 raise WireError("the sender's tensors changed between two connections")
             self.manifest = manifest
         return self._socket
@@ -145,14 +172,23 @@ class TcpReceiver:
         run_id: The run.
         token: The run's token.
         name: This instance's name in the ledger.
+        streams: Connections to each rank; None takes one, and four where much is to come (count).
     """
 
     def __init__(
-        self, addresses: Sequence[tuple[str, int]], *, run_id: str, token: str, name: str
+        self,
+        addresses: Sequence[tuple[str, int]],
+        *,
+        run_id: str,
+        token: str,
+        name: str,
+        streams: int | None = None,
     ) -> None:
         hello = p.Hello(token=token, run_id=run_id, name=name)
-        self._ranks = [Rank(host, port, hello) for host, port in addresses]
-        self._threads = ThreadPoolExecutor(max(len(addresses), 1), thread_name_prefix="weights")
+        most = streams or _STREAMS
+        self._ranks = [[Rank(host, port, hello) for _ in range(most)] for host, port in addresses]
+        self._streams = streams
+        self._threads = ThreadPoolExecutor(max(most * len(addresses), 1), "weights")
 
     async def newest(self, *, held: PolicyVersion) -> WeightUpdate:
         """
@@ -182,8 +218,7 @@ class TcpReceiver:
 
     def close(self) -> None:
         """End the connections; calls that wait raise."""
-        for rank in self._ranks:
-            rank.disconnect()
+        self._disconnect()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _newest_above(
@@ -199,22 +234,23 @@ class TcpReceiver:
 
     async def _wait_above(self, held: int) -> int:
         while True:
-            version = await self._in_thread(self._ranks[0].wait, held)
+            version = await self._in_thread(self._ranks[0][0].wait, held)
             if version > held:
                 return version
 
     async def _fetch(self, want: p.Want) -> WeightUpdate | p.Gone:
-        parts = await self._on_all([self._in_thread(rank.fetch, want) for rank in self._ranks])
+        by_rank = await self._on_all([self._fetch_rank(rank, want) for rank in self._ranks])
         patches: list[TensorPatch] = []
         bases: set[int] = set()
         wire_bytes = 0
-        for part in parts:
-            if isinstance(part, p.Gone):
-                return part
-            offer, rank_patches, rank_bytes = part
-            bases.add(offer.base)
-            patches += rank_patches
-            wire_bytes += rank_bytes
+        for parts in by_rank:
+            for part in parts:
+                if isinstance(part, p.Gone):
+                    return part
+                offer, rank_patches, rank_bytes = part
+                bases.add(offer.base)
+                patches += rank_patches
+                wire_bytes += rank_bytes
         # Ranks decide alike; should they not, the delta's base is what must be held.
         base = max(bases)
         return WeightUpdate(
@@ -224,8 +260,24 @@ class TcpReceiver:
             wire_bytes=wire_bytes,
         )
 
+    async def _fetch_rank(self, streams: Sequence[Rank], want: p.Want) -> list[_Part]:
+        """Fetch a rank's shares side by side; together they hold each of its segments once."""
+        manifest = await self._in_thread(streams[0].describe)
+        parts = self._streams or (len(streams) if manifest.size > _ONE_STREAM_BYTES else 1)
+        wants = [msgspec.structs.replace(want, part=part, parts=parts) for part in range(parts)]
+        shares = await self._on_all(
+            [
+                self._in_thread(stream.fetch, share)
+                for stream, share in zip(streams, wants, strict=False)
+            ]
+        )
+        offers = [share[0] for share in shares if not isinstance(share, p.Gone)]
+        if len(offers) == len(shares):
+            _require_whole(offers, manifest, want)
+        return shares
+
     async def _tell(self, kind: p.Kind, message: p.Confirm | p.Refuse) -> None:
-        await self._on_all([self._in_thread(rank.tell, kind, message) for rank in self._ranks])
+        await self._on_all([self._in_thread(rank[0].tell, kind, message) for rank in self._ranks])
 
     async def _on_all(self, calls: Sequence[Awaitable[T]]) -> list[T]:
         """Wait for every rank; raise only when all have ended, so that none disturbs a retry."""
@@ -243,8 +295,29 @@ class TcpReceiver:
             return await loop.run_in_executor(self._threads, call, *arguments)
         except (WireError, OSError) as error:
             # What is left in the streams belongs to the broken transfer: start afresh.
-            for rank in self._ranks:
-                rank.disconnect()
+            self._disconnect()
             if isinstance(error, WireError):
                 raise
             raise WireError(f"a sender of weights cannot be reached: {error}") from error
+
+    def _disconnect(self) -> None:
+        for rank in self._ranks:
+            for stream in rank:
+                stream.disconnect()
+
+
+def _require_whole(offers: Sequence[p.Offer], manifest: p.ManifestMessage, want: p.Want) -> None:
+    """
+    Check that the shares of one rank fit together.
+
+    Raises:
+        WireError: they build on different versions, or a segment is missing or there twice.
+    """
+    if len({offer.base for offer in offers}) > 1:
+        raise WireError(f"the shares of version {want.version} build on different versions")
+    named = sorted(patch.segment for offer in offers for patch in offer.patches)
+    due = [i for i, s in enumerate(manifest.segments) if not want.dense or s.name in want.dense]
+    if named != due:
+        raise WireError(
+            f"version {want.version} came with {len(named)} segments of {len(due)}, or one twice"
+        )

@@ -1,36 +1,31 @@
 """
-Snapshot: what one rank has published, in host memory, with the way back to older versions.
+Snapshot: what one rank has published, with the way back to older versions.
 
     live weights ──take()──▶ bits [version v]  ◀── changes v-1→v, v-2→v-1, ... (the last K)
                                   │
                                   └── offer(held) ──▶ patches: delta from held, or whole
 
-In full mode each version has its own buffers, so a slow receiver is sent what it was offered. In
-delta mode there is one set of buffers that moves from version to version under the lock; a whole
-send works on a copy made under that lock. Neither can be torn.
+In full mode two sets of buffers take turns, and a set that is still being sent is left alone, so
+a slow receiver is sent what it was offered. In delta mode one set moves from version to version
+under the lock; a whole send works on a copy made under that lock. Neither can be torn.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from astraflow.errors import WireError
 from astraflow.interfaces.weights import Encoding, Shard
-from astraflow.weights.delta import Changes, encode, find_changes, merge_changes
-from astraflow.weights.hashes import bytes_hash
+from astraflow.weights.host_bits import HostBits
 from astraflow.weights.protocol import OfferedPatch, Segment
 
 __all__ = ["Prepared", "Snapshot"]
 
-_BITS = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
-_TORCH_BITS = {"BF16": torch.int16, "F16": torch.int16, "F32": torch.int32}
+_ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +43,36 @@ class Prepared:
         return sum(memoryview(payload).nbytes for payload in self.payloads)
 
 
-@dataclass(slots=True)
-class _Version:
-    """One published version."""
+class PublishedBits(Protocol):
+    """Bits of every segment in one memory, with what changed on the way to them."""
 
-    version: int
-    bits: list[NDArray[Any]]
-    hashes: list[int] = field(default_factory=list)
+    def hashes(self) -> list[int]:
+        """Return one hash a segment, of the bits as they are now."""
+        ...
+
+    def fill(self, shards: Sequence[Shard]) -> None:
+        """Take over whole shards, whatever was there."""
+        ...
+
+    def advance(self, shards: Sequence[Shard]) -> Any:
+        """Move on to new bits and return what changed, in a form of its own."""
+        ...
+
+    def changed_elements(self, changes: Any) -> int:
+        """Count the elements that changed."""
+        ...
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        """Join the changes of two stretches of versions, the newer of which ends here."""
+        ...
+
+    def encode(self, changes: Any) -> list[tuple[Encoding, bytes | memoryview]]:
+        """Encode changes that end here, one payload a segment."""
+        ...
+
+    def whole(self, indices: Sequence[int], *, copied: bool) -> list[memoryview]:
+        """Return the bytes of segments, or copies of them if they are about to move on."""
+        ...
 
 
 class Snapshot:
@@ -64,28 +82,34 @@ class Snapshot:
     Args:
         keep_deltas: Versions back that a delta can start from; 0 keeps none (full mode).
         full_sync_interval: Versions from one whole send to the next; None for never.
+        memory: Where deltas of shards on a GPU are found: beside them, or in pinned host memory.
     """
 
-    def __init__(self, *, keep_deltas: int, full_sync_interval: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        keep_deltas: int,
+        full_sync_interval: int | None,
+        memory: Literal["gpu", "host"] = "gpu",
+    ) -> None:
         self._keep_deltas = keep_deltas
         self._interval = full_sync_interval
+        self._memory = memory
         self._lock = threading.Lock()
-        self._current: _Version | None = None
-        self._changes: dict[int, list[Changes]] = {}
+        self._bits: PublishedBits | None = None
+        self._spare: PublishedBits | None = None
+        self._readers: dict[PublishedBits, int] = {}
+        self._steps: dict[int, Any] = {}
         self._base_hashes: dict[int, list[int]] = {}
         self._encoded: dict[int, Prepared] = {}
         self.segments: tuple[Segment, ...] = ()
-
-    @property
-    def version(self) -> int:
+        self.version = -1
         """The version that can be fetched; -1 before the first."""
-        current = self._current
-        return -1 if current is None else current.version
 
     @property
     def full_bytes(self) -> int:
         """Bytes of a whole send."""
-        return sum(s.count * np.dtype(_BITS[s.dtype]).itemsize for s in self.segments)
+        return sum(s.count * _ITEM_BYTES[s.dtype] for s in self.segments)
 
     def take(self, version: int, shards: Iterable[Shard]) -> float:
         """
@@ -94,136 +118,194 @@ class Snapshot:
         Raises:
             WireError: the shards are not the segments of the version before.
         """
-        live = [(_segment(shard), _host_bits(shard)) for shard in shards]
-        segments = tuple(segment for segment, _ in live)
+        live = list(shards)
+        segments = tuple(map(_segment, live))
         if self.segments and segments != self.segments:
             raise WireError("the trainer's shards changed between two versions")
-        self.segments = segments
-        arrays = [bits for _, bits in live]
         with self._lock:
-            if self._current is None or not self._keep_deltas:
-                self._replace(version, arrays)
-                return 1.0
-            return self._advance(version, arrays)
+            self.segments = segments
+            self._encoded.clear()
+            if self._bits is None or not self._keep_deltas:
+                self._replace(live)
+                changed_frac = 1.0
+            else:
+                changed_frac = self._advance(live)
+            self.version = version
+        return changed_frac
 
     def prove(self) -> None:
         """Hash the current version; called off the trainer's path, before the first offer."""
         with self._lock:
-            self._hashes()
+            self._require_bits().hashes()
 
-    def offer(self, *, held: int, dense: Iterable[str] = (), full: bool = False) -> Prepared:
+    def encode_delta(self) -> dict[str, Any]:
         """
-        Prepare the current version for a receiver.
+        Encode what a receiver one version behind will be sent, before it asks.
+
+        Returns:
+            Bytes of each encoding's payloads, by its name; empty when there is no such delta.
+        """
+        with self._lock:
+            if not self._steps:
+                return {}
+            sizes = {encoding.name: 0 for encoding in Encoding}
+            for patch in self._delta(max(self._steps)).patches:
+                sizes[patch.encoding.name] += patch.size
+            return {f"{name.lower()}_bytes": size for name, size in sizes.items()}
+
+    @contextmanager
+    def offer(
+        self,
+        *,
+        held: int,
+        dense: Iterable[str] = (),
+        full: bool = False,
+        part: int = 0,
+        parts: int = 1,
+    ) -> Iterator[Prepared]:
+        """
+        Prepare the current version for a receiver; it stays as it is inside the block.
 
         Args:
             held: Version it holds proved; -1 for none.
             dense: Tensors to send whole, and nothing else.
             full: Send everything whole, whatever it holds.
+            part: Which share of the patches to prepare.
+            parts: Shares, of about as many bytes each (count).
         """
-        wanted = set(dense)
         with self._lock:
-            current = self._require_current()
-            if wanted:
-                return self._whole(current, wanted)
-            # Crossing a multiple counts, not hitting it: a receiver may sleep through that version.
-            interval = self._interval
-            due = interval is not None and current.version // interval > held // interval
-            if full or due or held not in self._changes:
-                return self._whole(current, None)
-            if held not in self._encoded:
-                self._encoded[held] = self._delta(current, held)
-            return self._encoded[held]
+            prepared = self._prepare(held, set(dense), full=full, part=part, parts=parts)
+            bits = self._require_bits()
+            self._readers[bits] = self._readers.get(bits, 0) + 1
+        try:
+            yield prepared
+        finally:
+            with self._lock:
+                self._readers[bits] -= 1
 
     # --- inside, under the lock
 
-    def _replace(self, version: int, arrays: list[NDArray[Any]]) -> None:
-        """Start from whole arrays, in fresh buffers: an offer may still read the old ones."""
-        self._current = _Version(version, [array.copy() for array in arrays])
-        self._changes.clear()
-        self._base_hashes.clear()
-        self._encoded.clear()
-
-    def _advance(self, version: int, arrays: list[NDArray[Any]]) -> float:
-        """Move the one set of buffers on by the elements that changed."""
-        current = self._require_current()
-        before = current.version
-        base_hashes = self._hashes()
-        changes = [find_changes(new, old) for new, old in zip(arrays, current.bits, strict=True)]
-        for change, new, old in zip(changes, arrays, current.bits, strict=True):
-            old[change.positions] = new[change.positions]
-        merged = {
-            held: [merge_changes(o, n) for o, n in zip(older, changes, strict=True)]
-            for held, older in self._changes.items()
-            if held > version - 1 - self._keep_deltas
-        }
-        self._base_hashes = {held: self._base_hashes[held] for held in merged}
-        self._changes = {**merged, before: changes}
-        self._base_hashes[before] = base_hashes
-        self._encoded.clear()
-        self._current = _Version(version, current.bits)
-        changed = sum(len(change.positions) for change in changes)
-        return changed / max(sum(segment.count for segment in self.segments), 1)
-
-    def _hashes(self) -> list[int]:
-        current = self._require_current()
-        if not current.hashes:
-            current.hashes = [bytes_hash(bits.view(np.uint8)) for bits in current.bits]
-        return current.hashes
-
-    def _delta(self, current: _Version, held: int) -> Prepared:
-        targets, bases = self._hashes(), self._base_hashes[held]
-        patches, payloads = [], []
-        for index, (changes, bits) in enumerate(
-            zip(self._changes[held], current.bits, strict=True)
-        ):
-            encoding, payload = encode(changes, bits)
-            if encoding is Encoding.DENSE:
-                payload = bits.view(np.uint8).tobytes()  # the buffer moves on; the offer must not
-            patches.append(
-                OfferedPatch(
-                    segment=index,
-                    encoding=encoding,
-                    size=len(payload),
-                    base_hash=bases[index],
-                    target_hash=targets[index],
-                )
-            )
-            payloads.append(payload)
+    def _prepare(
+        self, held: int, dense: set[str], *, full: bool, part: int, parts: int
+    ) -> Prepared:
+        # Crossing a multiple counts, not hitting it: a receiver may sleep through that version.
+        interval = self._interval
+        due = interval is not None and self.version // interval > held // interval
+        if dense or full or due or held not in self._steps:
+            named = [i for i, s in enumerate(self.segments) if not dense or s.name in dense]
+            sizes = [self.segments[i].count for i in named]
+            return self._whole([named[i] for i in _share(sizes, part, parts)])
+        delta = self._delta(held)
+        chosen = _share([patch.size for patch in delta.patches], part, parts)
         return Prepared(
-            version=current.version, base=held, patches=tuple(patches), payloads=tuple(payloads)
+            version=delta.version,
+            base=delta.base,
+            patches=tuple(delta.patches[i] for i in chosen),
+            payloads=tuple(delta.payloads[i] for i in chosen),
         )
 
-    def _whole(self, current: _Version, only: set[str] | None) -> Prepared:
-        targets = self._hashes()
-        indices = [
-            index
-            for index, segment in enumerate(self.segments)
-            if only is None or segment.name in only
-        ]
-        copied = self._keep_deltas > 0
-        payloads = [
-            (current.bits[i].copy() if copied else current.bits[i]).view(np.uint8).data
-            for i in indices
-        ]
+    def _replace(self, shards: list[Shard]) -> None:
+        """Start from whole shards, in buffers that nobody is being sent."""
+        spare = self._spare
+        if self._bits is not None and spare is not None and not self._readers.get(spare):
+            spare.fill(shards)
+            self._bits, self._spare = spare, self._bits
+        else:
+            self._bits, self._spare = self._build(shards), self._bits
+        self._readers = {bits: n for bits, n in self._readers.items() if n}
+        self._steps.clear()
+        self._base_hashes.clear()
+
+    def _build(self, shards: list[Shard]) -> PublishedBits:
+        on_gpu = bool(shards) and all(
+            shard.values.is_cuda and shard.values.element_size() == 2 for shard in shards
+        )
+        if on_gpu and self._keep_deltas:
+            from astraflow.weights.gpu_bits import GpuBits
+
+            bits: PublishedBits = GpuBits(shards, memory=self._memory)
+            return bits
+        return HostBits(shards)
+
+    def _advance(self, shards: list[Shard]) -> float:
+        """Move the one set of buffers on by the elements that changed."""
+        bits = self._require_bits()
+        before, base_hashes = self.version, bits.hashes()
+        step = bits.advance(shards)
+        # Joined only when somebody who lags asks: most receivers are one version behind.
+        self._steps[before] = step
+        self._base_hashes[before] = base_hashes
+        for held in sorted(self._steps)[: -self._keep_deltas]:
+            del self._steps[held], self._base_hashes[held]
+        elements = max(sum(segment.count for segment in self.segments), 1)
+        return bits.changed_elements(step) / elements
+
+    def _delta(self, held: int) -> Prepared:
+        if held not in self._encoded:
+            self._encoded[held] = self._encode(held)
+        return self._encoded[held]
+
+    def _encode(self, held: int) -> Prepared:
+        bits = self._require_bits()
+        later = [step for base, step in sorted(self._steps.items()) if base >= held]
+        changes = later.pop(0)
+        for step in later:
+            changes = bits.merge(changes, step)
+        encoded = bits.encode(changes)
+        patches = tuple(
+            OfferedPatch(
+                segment=index,
+                encoding=encoding,
+                size=memoryview(payload).nbytes,
+                base_hash=base,
+                target_hash=target,
+            )
+            for index, ((encoding, payload), base, target) in enumerate(
+                zip(encoded, self._base_hashes[held], bits.hashes(), strict=True)
+            )
+        )
+        payloads = tuple(payload for _, payload in encoded)
+        return Prepared(version=self.version, base=held, patches=patches, payloads=payloads)
+
+    def _whole(self, indices: Sequence[int]) -> Prepared:
+        bits = self._require_bits()
+        payloads = bits.whole(indices, copied=self._keep_deltas > 0)
+        hashes = bits.hashes()
         patches = tuple(
             OfferedPatch(
                 segment=index,
                 encoding=Encoding.DENSE,
                 size=payload.nbytes,
                 base_hash=0,
-                target_hash=targets[index],
+                target_hash=hashes[index],
             )
             for index, payload in zip(indices, payloads, strict=True)
         )
-        return Prepared(version=current.version, base=-1, patches=patches, payloads=tuple(payloads))
+        return Prepared(version=self.version, base=-1, patches=patches, payloads=tuple(payloads))
 
-    def _require_current(self) -> _Version:
-        if self._current is None:
+    def _require_bits(self) -> PublishedBits:
+        if self._bits is None:
             raise WireError("nothing has been published yet")
-        return self._current
+        return self._bits
+
+
+def _share(sizes: Sequence[int], part: int, parts: int) -> list[int]:
+    """Return the indices of one of ``parts`` consecutive runs of about the same total size."""
+    total = max(sum(sizes), 1)
+    chosen, before = [], 0
+    for index, size in enumerate(sizes):
+        if min((2 * before + size) * parts // (2 * total), parts - 1) == part:
+            chosen.append(index)
+        before += size
+    return chosen
 
 
 def _segment(shard: Shard) -> Segment:
+    if shard.spec.dtype not in _ITEM_BYTES:
+        raise WireError(
+            f"`{shard.spec.name}` is {shard.spec.dtype}, which has no place on the wire",
+            hint=f"known: {', '.join(_ITEM_BYTES)}",
+        )
     return Segment(
         name=shard.spec.name,
         dtype=shard.spec.dtype,
@@ -231,15 +313,3 @@ def _segment(shard: Shard) -> Segment:
         first=shard.first,
         count=shard.values.numel(),
     )
-
-
-def _host_bits(shard: Shard) -> NDArray[Any]:
-    """View a shard's bits as whole numbers in host memory; no copy when it is there already."""
-    if shard.spec.dtype not in _BITS:
-        raise WireError(
-            f"`{shard.spec.name}` is {shard.spec.dtype}, which has no place on the wire",
-            hint=f"known: {', '.join(_BITS)}",
-        )
-    values = shard.values.detach().reshape(-1).view(_TORCH_BITS[shard.spec.dtype]).cpu()
-    array: NDArray[Any] = values.numpy().view(_BITS[shard.spec.dtype])
-    return array

@@ -86,6 +86,9 @@ class TransformersBackend:
         """Count running and waiting answers."""
         return self._engine().read_load()
 
+    async def prepare(self, update: WeightUpdate) -> None:
+        """Do nothing: an update lies in this process's memory already."""
+
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """
@@ -98,8 +101,11 @@ class TransformersBackend:
         engine.hold()
         try:
             await engine.parked.wait()
-            yield
-            self._require_proved(engine)
+            try:
+                yield
+            finally:
+                # However the block ends: nothing may be sampled from unproved tensors.
+                self._require_proved(engine)
         finally:
             engine.release()
 

@@ -29,6 +29,7 @@ class LiveWeights:
             for name, parameter in policy.model.named_parameters()
         }
         self.version = PolicyVersion(0)
+        self._hashes: dict[tuple[str, int], int] = {}
         self.unproved: frozenset[str] = frozenset()
         """Tensors whose bits are not those that any sender proved."""
 
@@ -47,23 +48,28 @@ class LiveWeights:
                 f"engine holds {self.version}"
             )
         targets = [self._target(patch) for patch in update.patches]
+        self._require_base(update)
         self._write_and_prove(update, targets)
         self.version = update.version
 
     @torch.no_grad()
     def _write_and_prove(self, update: WeightUpdate, targets: list[Tensor]) -> None:
-        from astraflow.weights.delta import apply_patch
-        from astraflow.weights.hashes import segment_hash
+        from astraflow.weights.apply import apply_patches
 
         # Until it is proved, a tensor that is being written counts as wrong.
         written = {patch.spec.name for patch in update.patches}
         self.unproved |= written
-        wrong = set()
-        for patch, target in zip(update.patches, targets, strict=True):
-            apply_patch(target, patch)
-            if segment_hash(target) != patch.target_hash:
-                wrong.add(patch.spec.name)
+        try:
+            failed = apply_patches(targets, update.patches)
+        except WireError as error:
+            raise ProofError(
+                f"version {update.version} could not be written: {error.what}",
+                tensors=sorted(self.unproved),
+            ) from error
+        wrong = {update.patches[index].spec.name for index in failed}
         self.unproved -= written - wrong
+        for patch in update.patches:
+            self._hashes[patch.spec.name, patch.first] = patch.target_hash
         if wrong:
             raise ProofError(
                 f"{len(wrong)} of {len(written)} tensors of version {update.version} do not "
@@ -75,6 +81,16 @@ class LiveWeights:
                 f"version {update.version} leaves {len(self.unproved)} unproved tensors alone",
                 tensors=sorted(self.unproved),
             )
+
+    def _require_base(self, update: WeightUpdate) -> None:
+        """Compare what a delta builds on with what was proved here last."""
+        for patch in update.patches:
+            held = self._hashes.get((patch.spec.name, patch.first))
+            if update.base is not None and held not in (None, patch.base_hash):
+                raise StaleBaseError(
+                    f"version {update.version} builds on other bits of `{patch.spec.name}` than "
+                    f"were proved here as version {self.version}"
+                )
 
     def _target(self, patch: TensorPatch) -> Tensor:
         """Return the ``[count]`` live elements that a patch is for."""

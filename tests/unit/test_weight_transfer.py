@@ -17,15 +17,20 @@ from astraflow.errors import WireError
 from astraflow.interfaces import Encoding, Shard, TensorPatch, TensorSpec, WeightUpdate
 from astraflow.records import PolicyVersion
 from astraflow.weights import TcpPublisher, TcpReceiver
-from astraflow.weights.delta import apply_patch, encode, find_changes, merge_changes
+from astraflow.weights.apply import apply_patch
+from astraflow.weights.delta import Changes, encode, merge_changes, take_changes
 from astraflow.weights.hashes import bytes_hash, segment_hash
 
 _TORCH = {2: torch.bfloat16, 4: torch.float32}
 _NAMES = {2: "BF16", 4: "F32"}
 
 
+def _find(new: np.ndarray, old: np.ndarray) -> Changes:
+    return take_changes(new, old.copy())
+
+
 def _patch(new: np.ndarray, old: np.ndarray) -> TensorPatch:
-    encoding, payload = encode(find_changes(new, old), new)
+    encoding, payload = encode(_find(new, old), new)
     spec = TensorSpec(name="w", dtype=_NAMES[new.itemsize], shape=(len(new),))
     return TensorPatch(
         spec=spec, first=0, count=len(new), encoding=encoding, payload=memoryview(payload),
@@ -81,15 +86,15 @@ def test_joined_changes_are_the_direct_difference() -> None:
     second, third = first.copy(), first.copy()
     second[[3, 9]] += 1
     third[[3, 50]] += 2  # 3 changed twice, 9 went back
-    joined = merge_changes(find_changes(second, first), find_changes(third, second))
+    joined = merge_changes(_find(second, first), _find(third, second), third)
     assert joined.positions.tolist() == [3, 9, 50]
-    assert joined.old.tolist() == [3, 9, 50]
+    assert joined.values.tolist() == third[[3, 9, 50]].tolist()
 
 
 def test_minus_zero_and_nan_payloads_are_changes() -> None:
     old = np.array([0x0000, 0x7FC0], np.uint16)
     new = np.array([0x8000, 0x7FC1], np.uint16)
-    assert find_changes(new, old).positions.tolist() == [0, 1]
+    assert _find(new, old).positions.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_bytes_a_changed_weight_on_real_adamw_updates(
     master.grad = torch.randn_like(master)
     optimizer.step()
     new, old = _bits(master.detach().bfloat16()), _bits(before)
-    changes = find_changes(new, old)
+    changes = _find(new, old)
     _, payload = encode(changes, new)
     assert low <= len(changes.positions) / len(new) <= high
     assert len(payload) / len(changes.positions) <= bound

@@ -20,7 +20,7 @@ from astraflow.interfaces import Shard, TensorSpec, WeightUpdate
 from astraflow.records import PolicyVersion
 from astraflow.weights import TcpPublisher, TcpReceiver
 from astraflow.weights import protocol as p
-from astraflow.weights.delta import apply_patch
+from astraflow.weights.apply import apply_patch
 from astraflow.weights.hashes import bytes_hash, segment_hash
 from astraflow.wire.frames import HEADER_BYTES, receive_frame, send_frame
 
