@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from astraflow.weights.apply import apply_patches
 from astraflow.weights.delta import encoded_sizes, take_changes
 from astraflow.weights.hashes import segment_hashes
 
-__all__ = ["Round", "measure_weights"]
+__all__ = ["Round", "Trained", "measure_weights"]
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -108,22 +108,25 @@ def measure_weights(
     }
 
 
-class _World:
-    """Live weights at both ends, and the next version's bits."""
+class Trained:
+    """
+    A trainer's live weights, which move between two neighboring versions.
 
-    def __init__(self, shapes: Shapes, *, changed: float, device: torch.device, seed: int) -> None:
-        self.device = device
+    Args:
+        tensors: bfloat16 weights of the first version, by name, on one device.
+        changed: Share of weights that the second version changes, 0 to 1.
+        seed: Of the changes.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, changed: float, seed: int) -> None:
         self.specs = [
-            TensorSpec(name=name, dtype="BF16", shape=shape) for name, shape in shapes.items()
+            TensorSpec(name=name, dtype="BF16", shape=tuple(tensor.shape))
+            for name, tensor in tensors.items()
         ]
-        generator = torch.Generator().manual_seed(seed)
-        self.trained = [
-            (torch.randn(int(np.prod(shape)), generator=generator) * _STD).bfloat16().to(device)
-            for shape in shapes.values()
-        ]
-        self.served = [tensor.clone() for tensor in self.trained]
+        self.trained = [tensor.reshape(-1) for tensor in tensors.values()]
+        self.device = self.trained[0].device
         self.elements = sum(tensor.numel() for tensor in self.trained)
-        self._generator = torch.Generator(device).manual_seed(seed + 1)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
         self._rate = self._find_rate(changed)
         self.changed_elements = 0
         self.sizes: dict[Encoding, int] = {}
@@ -145,18 +148,6 @@ class _World:
             tensor.copy_(moved)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-
-    def require_equal(self) -> None:
-        """Check that what serves is what was trained, bit for bit."""
-        for spec, a, b in zip(self.specs, self.trained, self.served, strict=True):
-            assert torch.equal(a.view(torch.int16), b.view(torch.int16)), spec.name
-
-    def hash_s(self) -> float:
-        """Time the hash of all weights (s)."""
-        segment_hashes(self.served)
-        started = time.perf_counter()
-        segment_hashes(self.served)
-        return time.perf_counter() - started
 
     def _moved(self, tensor: Tensor, rate: float) -> Tensor:
         """
@@ -191,6 +182,31 @@ class _World:
             self.changed_elements += len(changes.positions)
             for encoding, size in encoded_sizes(changes, new_bits).items():
                 self.sizes[encoding] = self.sizes.get(encoding, 0) + size
+
+
+class _World(Trained):
+    """Random weights at both ends."""
+
+    def __init__(self, shapes: Shapes, *, changed: float, device: torch.device, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        tensors = {
+            name: (torch.randn(shape, generator=generator) * _STD).bfloat16().to(device)
+            for name, shape in shapes.items()
+        }
+        super().__init__(tensors, changed=changed, seed=seed + 1)
+        self.served = [tensor.clone() for tensor in self.trained]
+
+    def require_equal(self) -> None:
+        """Check that what serves is what was trained, bit for bit."""
+        for spec, a, b in zip(self.specs, self.trained, self.served, strict=True):
+            assert torch.equal(a.view(torch.int16), b.view(torch.int16)), spec.name
+
+    def hash_s(self) -> float:
+        """Time the hash of all weights (s)."""
+        segment_hashes(self.served)
+        started = time.perf_counter()
+        segment_hashes(self.served)
+        return time.perf_counter() - started
 
 
 async def _rounds(world: _World, *, mode: str, rounds: int) -> list[Round]:

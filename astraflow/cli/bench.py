@@ -6,11 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
+from astraflow.cli.bench_grading import grading
+
 __all__ = ["bench_app"]
 
 bench_app = typer.Typer(
     help="Measure this machine: weight transfer, and more.", no_args_is_help=True
 )
+
+
+bench_app.command()(grading)
 
 
 @bench_app.command()
@@ -87,3 +92,101 @@ def _print_weights(figures: dict[str, Any]) -> None:
         f"{figures['faster_than_plain']:.1f} times as fast as the plain way; hashing all weights "
         f"takes {figures['hash_s'] * 1000:.1f} ms"
     )
+
+
+@bench_app.command()
+def trainer(
+    model: Annotated[
+        str, typer.Option(help="A folder with weights, or a known hub id (random weights).")
+    ] = "Qwen/Qwen3-1.7B",
+    tokens: Annotated[int, typer.Option(help="Tokens of the micro-batch.", min=64)] = 16384,
+    longest: Annotated[int, typer.Option(help="Longest sequence in it (tokens).", min=8)] = 4096,
+    steps: Annotated[int, typer.Option(help="Steps measured (count).", min=1)] = 10,
+    checkpointing: Annotated[
+        str, typer.Option(help="Layers computed again in the backward pass: `all`, `half`, `none`.")
+    ] = "half",
+    compile_layers: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile each decoder layer.")
+    ] = True,
+    attention: Annotated[str, typer.Option(help="As `trainer.fsdp.attention`.")] = "auto",
+    master_dtype: Annotated[str, typer.Option(help="`float32` or `bfloat16`.")] = "float32",
+    json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+) -> None:
+    """Time whole optimizer steps of one rank: tokens/s, share of peak, peak memory."""
+    import torch
+
+    from astraflow.bench.trainer import measure_trainer
+    from astraflow.cli.console import data_console, print_json
+    from astraflow.errors import RecipeError
+
+    chosen = {"all": True, "half": "half", "none": False}
+    if checkpointing not in chosen:
+        raise RecipeError(f"`--checkpointing` is `{checkpointing}`", hint="`all`, `half`, `none`")
+    figures = measure_trainer(
+        model=model,
+        settings={
+            "gradient_checkpointing": chosen[checkpointing],
+            "compile": compile_layers,
+            "attention": attention,
+        },
+        tokens=tokens,
+        longest=longest,
+        steps=steps,
+        master_dtype=master_dtype,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )
+    if json:
+        print_json(figures)
+        return
+    share = f", {figures['peak_frac']:.1%} of peak" if figures["peak_frac"] else ""
+    memory = figures["peak_memory_bytes"]
+    held = f", {memory / 2**30:.1f} GiB at most" if memory else ""
+    data_console.print(
+        f"{model} on {figures['device']}: {figures['tokens_per_s']:,.0f} tokens/s, "
+        f"{figures['step_s'] * 1000:.0f} ms a step of {tokens} tokens{share}{held}"
+    )
+    data_console.print(f"share of peak: {figures['formula']}")
+
+
+@bench_app.command()
+def swaps(
+    model: Annotated[
+        str, typer.Option(help="A folder with weights, or a known hub id (random weights).")
+    ] = "Qwen/Qwen3-1.7B",
+    backend: Annotated[str, typer.Option(help="Name of an inference adapter.")] = "sglang",
+    concurrent: Annotated[int, typer.Option(help="Requests in flight (count).", min=1)] = 192,
+    answer_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=1)] = 512,
+    number: Annotated[int, typer.Option(help="Versions installed (count).", min=2)] = 50,
+    every_s: Annotated[float, typer.Option(help="From one version to the next (s).")] = 1.0,
+    changed: Annotated[float, typer.Option(help="Share of weights that change.")] = 0.01,
+    mode: Annotated[str, typer.Option(help="`delta` or `full`.")] = "delta",
+    settings: Annotated[
+        str, typer.Option(help="The adapter's settings as JSON.")
+    ] = '{"mem_fraction_static": 0.4, "max_running_requests": 256}',
+    json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+) -> None:
+    """Swap versions under load: how long sampling stands still, what is lost."""
+    import json as json_library
+
+    from astraflow.bench.swaps import run_swaps
+    from astraflow.cli.console import data_console, print_json
+
+    figures = run_swaps(
+        model=model,
+        backend=backend,
+        settings=json_library.loads(settings),
+        concurrent=concurrent,
+        answer_tokens=answer_tokens,
+        swaps=number,
+        every_s=every_s,
+        changed=changed,
+        mode=mode,
+    )
+    if json:
+        print_json(figures)
+        return
+    for name, value in figures.items():
+        if not isinstance(value, list):
+            data_console.print(
+                f"{name:32} {value:.4g}" if isinstance(value, float) else f"{name:32} {value}"
+            )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from astraflow.data.inspection import Inspection
 
 __all__ = ["data_app"]
 
@@ -14,6 +18,8 @@ data_app = typer.Typer(help="List, fetch and check datasets.", no_args_is_help=T
 Root = Annotated[
     Path | None, typer.Option(help="Folder with local datasets.", envvar="ASTRAFLOW_DATA")
 ]
+_SHOWN = 10
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -38,6 +44,8 @@ def list_(root: Root = None, json: Json = False) -> None:
                 "hub_id": entry.hub_id,
                 "revision": entry.revision,
                 "rows": entry.rows,
+                "training": entry.training,
+                "prompt_style": entry.prompt_style,
                 "license": entry.license,
                 "local": "built in" if entry.hub_id is None else str(path) if path else None,
             }
@@ -45,7 +53,7 @@ def list_(root: Root = None, json: Json = False) -> None:
     if json:
         print_json(rows)
         return
-    table = Table("name", "about", "hub id", "licence", "on this machine", box=None)
+    table = Table("name", "about", "hub id", "license", "on this machine", box=None)
     for row in rows:
         cells = (row["name"], row["about"], row["hub_id"], row["license"], row["local"])
         table.add_row(*(str(cell) if cell else "-" for cell in cells))
@@ -65,7 +73,7 @@ def fetch(
 
     root.mkdir(parents=True, exist_ok=True)
     for name in names:
-        loaded = load_prompts(name)
+        loaded = load_prompts(name, local=False)
         path = root / f"{name}.jsonl"
         scratch = path.with_suffix(".tmp")
         with scratch.open("w", encoding="utf-8") as file:
@@ -73,6 +81,8 @@ def fetch(
                 row = {"id": prompt.id, "problem": prompt.problem, "answer": prompt.answer}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         scratch.rename(path)
+        origin = {"source": loaded.source, "rows": len(loaded.prompts), "sha256": loaded.sha256}
+        (root / f"{name}.source.json").write_text(json.dumps(origin, indent=2) + "\n", "utf-8")
         say(f"{name}: {len(loaded.prompts)} rows to {path}, sha256 {loaded.sha256[:16]}")
 
 
@@ -82,47 +92,139 @@ def check(
     root: Root = None,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="Evaluation set to look for overlap with; may be repeated."),
+        typer.Option(
+            help="Evaluation set to look for overlap with; may be repeated. Training sets are "
+            "also compared with the evaluation sets that are checked with them."
+        ),
     ] = None,
-    golds: Annotated[bool, typer.Option(help="Also check that every gold can be read.")] = True,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or hub id of a tokenizer: prompts are then counted in its tokens, "
+            "template and instruction included, and in characters otherwise."
+        ),
+    ] = None,
+    golds: Annotated[
+        bool, typer.Option(help="Also check that every gold verifies against itself.")
+    ] = True,
     json: Json = False,
 ) -> None:
-    """Count rows, duplicates, unreadable golds, prompt lengths and overlap with evaluation sets."""
-    from rich.table import Table
+    """Count rows, duplicates, golds that do not parse, prompt lengths, overlap in 8-word runs."""
+    from astraflow.cli.console import print_json
+    from astraflow.data.inspection import inspect_dataset
 
-    from astraflow.cli.console import data_console, print_json
-
-    reports = [_report(name, root, against or [], golds=golds) for name in names]
+    length = _length_of(tokenizer)
+    found = {name: inspect_dataset(name, root=root) for name in (*names, *(against or ()))}
+    reports = []
+    for name in dict.fromkeys(names):
+        report = _report(found[name], golds=golds, length=length)
+        others = [other for other in found if _compares(name, other, against or [])]
+        report["overlap"] = {other: _overlap(found[name], found[other]) for other in others}
+        reports.append(report)
     if json:
         print_json(reports)
         return
     for report in reports:
-        table = Table("check", "found", box=None, title=report["name"], title_justify="left")
-        for key, value in report.items():
-            if key != "name":
-                table.add_row(key, str(value))
-        data_console.print(table)
+        _print(report)
 
 
-def _report(name: str, root: Path | None, against: list[str], *, golds: bool) -> dict[str, Any]:
-    from astraflow.data import load_prompts
-    from astraflow.data.overlap import shared_problems, word_histogram
-    from astraflow.grading import check_gold
+def _length_of(tokenizer: str | None) -> tuple[str, Callable[[str], int]]:
+    """Return the unit of lengths and what measures them."""
+    if tokenizer is None:
+        return "characters", len
+    from astraflow.data.chat import PromptRenderer, load_tokenizer
+    from astraflow.recipe.schema import WorkflowSection
 
-    loaded = load_prompts(name, root=root)
+    renderer = PromptRenderer(load_tokenizer(tokenizer), model=tokenizer)
+    instruction = WorkflowSection().instruction
+    return "tokens", lambda text: len(
+        renderer.render(text, instruction=instruction, thinking=False)
+    )
+
+
+def _compares(name: str, other: str, against: list[str]) -> bool:
+    from astraflow.data import find_entry
+
+    entry, beside = find_entry(name), find_entry(other)
+    if name == other or (beside is not None and beside.training):
+        return False
+    return other in against or (entry is not None and entry.training)
+
+
+def _overlap(train: Inspection, evaluation: Inspection) -> dict[str, Any]:
+    from astraflow.data.overlap import shared_problems
+
+    shared = shared_problems(train.prompts, evaluation.prompts)
+    return {"problems": len(shared), "ids": shared[:_SHOWN]}
+
+
+def _report(
+    found: Inspection, *, golds: bool, length: tuple[str, Callable[[str], int]]
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from astraflow.data import find_entry
+    from astraflow.data.inspection import measure_lengths
+    from astraflow.grading import unverified_golds
+
+    entry = find_entry(found.name)
+    unit, measure = length
     report: dict[str, Any] = {
-        "name": name,
-        "source": loaded.source,
-        "sha256": loaded.sha256,
-        "rows": len(loaded.prompts),
-        "dropped": dict(loaded.dropped),
-        "prompt_words": word_histogram(loaded.prompts),
+        "name": found.name,
+        "source": found.source,
+        "license": entry.license if entry else None,
+        "rows": found.rows,
+        "expected_rows": found.expected_rows,
+        "usable": len(found.prompts),
+        "empty_problems": _rows(found.empty_problems),
+        "empty_answers": _rows(found.empty_answers),
+        "duplicates": _rows(found.duplicates),
+        "same_problem_other_answer": _rows(found.contradictions),
     }
     if golds:
-        unreadable = [p.id for p in loaded.prompts if not check_gold(p.answer)]
-        report["unreadable_golds"] = len(unreadable)
-        report["unreadable_gold_ids"] = unreadable[:20]
-    for other in against:
-        found = shared_problems(loaded.prompts, load_prompts(other, root=root).prompts)
-        report[f"overlap_with_{other}"] = len(found)
+        bad = unverified_golds({p.id: p.answer for p in found.prompts}, workers=2)
+        texts = {p.id: p.answer for p in found.prompts}
+        report["golds_that_do_not_verify"] = {
+            "problems": len(bad),
+            "golds": {key: texts[key] for key in list(bad)[:_SHOWN]},
+        }
+    if found.prompts:
+        report["prompt_length"] = asdict(measure_lengths(found.prompts, unit=unit, length=measure))
     return report
+
+
+def _rows(numbers: list[int]) -> dict[str, Any]:
+    return {"problems": len(numbers), "rows": numbers[:_SHOWN]}
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from astraflow.cli.console import data_console
+
+    table = Table("check", "found", box=None, title=report["name"], title_justify="left")
+    for key, value in report.items():
+        if key == "overlap":
+            for other, shared in value.items():
+                table.add_row(f"overlap with {other}", Text(_shown(shared)))
+        elif key == "prompt_length":
+            table.add_row(f"prompt length in {value['unit']}", Text(_shown_lengths(value)))
+        elif key not in ("name", "expected_rows"):
+            table.add_row(key.replace("_", " "), Text(_shown(value)))
+    data_console.print(table)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "-" if value is None else str(value)
+    details = next((value[key] for key in ("rows", "ids", "golds") if value.get(key)), None)
+    if isinstance(details, dict):
+        details = [f"{key} {gold[:40]!r}" for key, gold in details.items()]
+    rest = f" ({', '.join(map(str, details))})" if details else ""
+    return f"{value['problems']}{rest}"
+
+
+def _shown_lengths(lengths: dict[str, Any]) -> str:
+    bars = ", ".join(f"{label}: {count}" for label, count in lengths["histogram"].items() if count)
+    return f"median {lengths['median']}, longest {lengths['longest']}; {bars}"

@@ -5,6 +5,7 @@ Datasets by name, and prompts as a model reads them.
     additions.py  the built-in additions of the quickstart
     load.py       a local folder first, then the `datasets` library; rows checked one by one
     chat.py       problem to token ids through the tokenizer's chat template
+    inspection.py what is in a dataset, row by row
     overlap.py    problems that a training set shares with an evaluation set
 """
 

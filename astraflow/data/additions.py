@@ -21,9 +21,10 @@ def addition_pairs(*, held_out: bool) -> list[tuple[int, int]]:
     return pairs[:HELD_OUT] if held_out else pairs[HELD_OUT:]
 
 
-def additions(dataset: str, *, held_out: bool) -> tuple[Prompt, ...]:
-    """Return one part of the split as prompts."""
+def additions(dataset: str, *, held_out: bool, plain: bool = False) -> tuple[Prompt, ...]:
+    """Return one part of the split as questions, or as plain lines to go on with."""
+    question = "" if plain else " ?"
     return tuple(
-        Prompt(id=f"{a}+{b}", problem=f"{a} + {b} = ?", answer=str(a + b), dataset=dataset)
+        Prompt(id=f"{a}+{b}", problem=f"{a} + {b} ={question}", answer=str(a + b), dataset=dataset)
         for a, b in addition_pairs(held_out=held_out)
     )

@@ -27,6 +27,10 @@ class ChatTokenizer(Protocol):
         """Turn ids to text."""
         ...
 
+    def encode(self, text: str, **kwargs: Any) -> list[int]:
+        """Turn text to ids."""
+        ...
+
 
 class PromptRenderer:
     """
@@ -35,28 +39,36 @@ class PromptRenderer:
     Args:
         tokenizer: The model's tokenizer.
         model: The model's path, for messages.
+        chat: Use the tokenizer's chat template; False goes on with plain text.
+        examples: Put before each problem.
 
     Raises:
         RecipeError: the tokenizer has no chat template, as base models have none.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer, *, model: str) -> None:
-        if not tokenizer.chat_template:
+    def __init__(
+        self, tokenizer: ChatTokenizer, *, model: str, chat: bool = True, examples: str = ""
+    ) -> None:
+        if chat and not tokenizer.chat_template:
             raise RecipeError(
                 f"the tokenizer of `{model}` has no chat template, so prompts cannot be rendered",
-                hint="train the -Instruct sibling, or put a `chat_template` into the folder's "
-                "tokenizer_config.json",
+                hint="train the -Instruct sibling, put a `chat_template` into the folder's "
+                "tokenizer_config.json, or `workflow.chat: false` with `workflow.examples`",
             )
         self._tokenizer = tokenizer
+        self._chat = chat
+        self._examples = examples
 
     def render(self, problem: str, *, instruction: str, thinking: bool) -> tuple[int, ...]:
         """
-        Render one user message, up to where the answer begins.
+        Render one user message, or plain text, up to where the answer begins.
 
         Ids, not text, go to the engine, so nothing can add a second start token; should the
         template itself write one more than the tokenizer adds, it is taken out.
         """
-        content = f"{problem}\n{instruction}" if instruction else problem
+        content = self._examples + (f"{problem}\n{instruction}" if instruction else problem)
+        if not self._chat:
+            return tuple(self._tokenizer.encode(content))
         rendered = self._tokenizer.apply_chat_template(
             [{"role": "user", "content": content}],
             add_generation_prompt=True,
@@ -98,14 +110,30 @@ def load_tokenizer(path: str) -> ChatTokenizer:
     return tokenizer
 
 
-def stop_ids(tokenizer: ChatTokenizer, path: str) -> tuple[int, ...]:
+def stop_ids(tokenizer: ChatTokenizer, path: str, more: Sequence[str] = ()) -> tuple[int, ...]:
     """
     Return every token that ends an answer, ascending.
+
+    Args:
+        tokenizer: The model's.
+        path: The model's folder or hub id.
+        more: Texts that end an answer too, each a single token.
+
+    Raises:
+        RecipeError: a text is not a single token.
 
     The union of what tokenizer, generation_config.json and config.json name: Llama-3's config
     ends with one token and its chat answers with another, which only the generation config has.
     """
     found = {tokenizer.eos_token_id}
+    for ending in more:
+        ids = tokenizer.encode(ending, add_special_tokens=False)
+        if len(ids) != 1:
+            raise RecipeError(
+                f"`workflow.stop` has {ending!r}, which is {len(ids)} tokens of `{path}`",
+                hint="an answer can end with a single token only",
+            )
+        found.add(ids[0])
     folder = _folder(path)
     for name in ("generation_config.json", "config.json"):
         file = folder / name if folder else None

@@ -17,7 +17,16 @@ from astraflow.errors import DataError
 from astraflow.recipe.schema import ColumnsSection
 from astraflow.records import Prompt
 
-__all__ = ["ROOT_VARIABLE", "PromptSet", "find_file", "load_prompts"]
+__all__ = [
+    "ROOT_VARIABLE",
+    "PromptSet",
+    "Rows",
+    "answer_text",
+    "check_columns",
+    "find_file",
+    "load_prompts",
+    "open_rows",
+]
 
 ROOT_VARIABLE = "ASTRAFLOW_DATA"
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
@@ -50,6 +59,7 @@ def load_prompts(
     columns: ColumnsSection | None = None,
     max_rows: int | None = None,
     offline: bool = False,
+    local: bool = True,
 ) -> PromptSet:
     """
     Load a dataset by name or path.
@@ -60,30 +70,62 @@ def load_prompts(
         columns: Column names of a file of one's own.
         max_rows: Use only the first rows (count).
         offline: Never ask the hub.
+        local: Look into the folder at all; False always asks the hub.
 
     Raises:
         DataError: the set is absent, empty, of a wrong size, or a row cannot be used.
     """
     entry = find_entry(name)
     if entry is not None and entry.hub_id is None:
-        prompts = additions(name, held_out=name.endswith("_test"))
+        prompts = additions(name, held_out=name.endswith("_test"), plain=name.startswith("sums"))
         return _finish(name, prompts, "built in", {}, None, max_rows)
-    path = find_file(name, root=root)
+    found = open_rows(name, root=root, columns=columns, offline=offline, local=local)
+    kept, dropped = _prompts(found, name)
+    return _finish(name, kept, found.source, dropped, entry.rows if entry else None, max_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of a dataset as they are, before any is checked."""
+
+    rows: Iterable[Mapping[str, Any]]
+    """In the file's order."""
+
+    columns: ColumnsSection
+    """Which columns hold what."""
+
+    source: str
+    """Path or hub id, with the revision."""
+
+
+def open_rows(
+    name: str,
+    *,
+    root: Path | None = None,
+    columns: ColumnsSection | None = None,
+    offline: bool = False,
+    local: bool = True,
+) -> Rows:
+    """
+    Find a dataset's rows: a local file first, then the hub.
+
+    Raises:
+        DataError: the set is absent.
+    """
+    entry = find_entry(name)
+    path = find_file(name, root=root) if local else None
     if path is not None:
         chosen = columns if columns is not None and entry is None else ColumnsSection()
-        rows: Iterable[Mapping[str, Any]] = _read(path)
-        source = str(path)
-    elif entry is not None:
-        chosen = ColumnsSection(problem=entry.problem, answer=entry.answer, id=None)
-        rows, source = _from_hub(entry, offline=offline), str(entry.hub_id)
-    else:
+        return Rows(rows=_read(path), columns=chosen, source=str(path))
+    if entry is None or entry.hub_id is None:
         raise DataError(
             f"`{name}` is neither a known dataset nor a file that exists",
             hint=f"known: {', '.join(dataset_names())}; or the path of a "
             f"{', '.join(_ENDINGS)} file",
         )
-    kept, dropped = _prompts(rows, name, chosen, source)
-    return _finish(name, kept, source, dropped, entry.rows if entry else None, max_rows)
+    chosen = ColumnsSection(problem=entry.problem, answer=entry.answer, id=None)
+    source = f"{entry.hub_id}@{entry.revision}"
+    return Rows(rows=_from_hub(entry, offline=offline), columns=chosen, source=source)
 
 
 def find_file(name: str, *, root: Path | None) -> Path | None:
@@ -153,22 +195,16 @@ def _from_hub(entry: DatasetEntry, *, offline: bool) -> Iterable[Mapping[str, An
     return rows
 
 
-def _prompts(
-    rows: Iterable[Mapping[str, Any]], name: str, columns: ColumnsSection, source: str
-) -> tuple[list[Prompt], dict[str, int]]:
+def _prompts(found: Rows, name: str) -> tuple[list[Prompt], dict[str, int]]:
     """Check rows one by one: count what cannot be used, refuse what cannot be read."""
+    columns, source = found.columns, found.source
     prompts: list[Prompt] = []
     dropped: dict[str, int] = {}
     problems: set[str] = set()
-    for number, row in enumerate(rows, start=1):
-        for column in (columns.problem, columns.answer):
-            if column not in row:
-                raise DataError(
-                    f"row {number} of `{source}` has no column `{column}`",
-                    hint=f"its columns: {', '.join(row)}; map them with `data.columns`",
-                )
+    for number, row in enumerate(found.rows, start=1):
+        check_columns(row, columns, where=f"row {number} of `{source}`")
         problem = str(row[columns.problem] or "").strip()
-        answer = _answer_text(row[columns.answer], name)
+        answer = answer_text(row[columns.answer], name)
         if not answer:
             raise DataError(
                 f"row {number} of `{source}` has the answer {row[columns.answer]!r}, which no "
@@ -192,16 +228,37 @@ def _prompts(
     return prompts, dropped
 
 
-def _answer_text(value: object, name: str) -> str:
+def check_columns(row: Mapping[str, Any], columns: ColumnsSection, *, where: str) -> None:
+    """
+    Check that a row has the columns that are asked for.
+
+    Raises:
+        DataError: one is missing.
+    """
+    for column in (columns.problem, columns.answer):
+        if column not in row:
+            raise DataError(
+                f"{where} has no column `{column}`",
+                hint=f"its columns: {', '.join(row)}; map them with `data.columns`",
+            )
+
+
+def answer_text(value: object, name: str) -> str:
     """Turn a gold as datasets have it into text; empty when there is none."""
-    if isinstance(value, list | tuple) and len(value) == 1:
-        return _answer_text(value[0], name)
+    if isinstance(value, list | tuple) and (len(value) == 1 or _has_lists(name)):
+        return ", ".join(answer_text(item, name) for item in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     text = str(value).strip()
     if name.startswith("gsm8k") and "####" in text:
         text = text.rsplit("####", 1)[1].strip().replace(",", "")
     return text
+
+
+def _has_lists(name: str) -> bool:
+    """Say whether a known set gives all values that are asked for as a list."""
+    entry = find_entry(name)
+    return entry is not None and entry.answer == "final_answer"
 
 
 def _finish(

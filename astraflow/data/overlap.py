@@ -1,23 +1,29 @@
-"""How a dataset's problems are long, and which of them an evaluation set holds as well."""
+"""Which problems of a training set an evaluation set holds as well, by runs of eight words."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from astraflow.records import Prompt
 
-__all__ = ["shared_problems", "word_histogram"]
+__all__ = ["shared_problems"]
 
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _RUN_WORDS = 8
-# Two problems count as one when runs of eight words cover this much of the evaluation problem.
 _COVERED_FRAC = 0.6
-_BOUNDS = (16, 32, 64, 128, 256)
+_OWN_COVERED_FRAC = 0.5
 
 
 def shared_problems(train: Sequence[Prompt], evaluation: Sequence[Prompt]) -> list[str]:
-    """Return ids of training problems that share most 8-word runs with an evaluated one."""
+    """
+    Return ids of training problems that are, or nearly are, an evaluated one.
+
+    Runs of eight words (of all words, in a shorter problem) that both have must cover at least
+    60 % of the evaluated problem and half of the training problem: a short evaluated problem that
+    is one clause of a longer text is not that text.
+    """
     owners: dict[tuple[str, ...], set[int]] = {}
     totals = []
     for index, prompt in enumerate(evaluation):
@@ -27,26 +33,16 @@ def shared_problems(train: Sequence[Prompt], evaluation: Sequence[Prompt]) -> li
             owners.setdefault(run, set()).add(index)
     found = []
     for prompt in train:
-        hits: dict[int, int] = {}
-        for run in _runs(prompt.problem):
-            for index in owners.get(run, ()):
-                hits[index] = hits.get(index, 0) + 1
-        if any(count >= _COVERED_FRAC * totals[index] for index, count in hits.items()):
+        hits: Counter[int] = Counter()
+        own = _runs(prompt.problem)
+        for run in own:
+            hits.update(owners.get(run, ()))
+        if any(
+            count >= _COVERED_FRAC * totals[index] and count >= _OWN_COVERED_FRAC * len(own)
+            for index, count in hits.items()
+        ):
             found.append(prompt.id)
     return found
-
-
-def word_histogram(prompts: Sequence[Prompt]) -> dict[str, int]:
-    """Count prompts by length (words)."""
-    counts = [0] * (len(_BOUNDS) + 1)
-    for prompt in prompts:
-        words = len(_WORD.findall(prompt.problem))
-        counts[sum(words >= bound for bound in _BOUNDS)] += 1
-    labels = [
-        f"<{_BOUNDS[0]}",
-        *(f"{a}-{b - 1}" for a, b in zip(_BOUNDS, _BOUNDS[1:], strict=False)),
-    ]
-    return dict(zip([*labels, f">={_BOUNDS[-1]}"], counts, strict=True))
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:

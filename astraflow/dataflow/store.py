@@ -12,7 +12,7 @@ import msgspec
 from astraflow.dataflow.buffer import BufferedGroup
 from astraflow.records import GradedSample, Outcome, SampleGroup
 
-__all__ = ["Store"]
+__all__ = ["EVALUATIONS_SCHEMA", "Store"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -32,6 +32,13 @@ CREATE TABLE IF NOT EXISTS groups (
     body BLOB NOT NULL                  -- msgpack of the whole group
 );
 CREATE INDEX IF NOT EXISTS groups_state ON groups (state);
+CREATE VIEW IF NOT EXISTS training_solve_rates AS
+    SELECT prompt_id, min_version AS version, SUM(samples) AS samples, SUM(right) AS right,
+        1.0 * SUM(right) / SUM(samples) AS solve_rate
+    FROM groups GROUP BY prompt_id, min_version;
+"""
+
+EVALUATIONS_SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     version INTEGER NOT NULL,
     dataset TEXT NOT NULL,
@@ -44,7 +51,13 @@ CREATE TABLE IF NOT EXISTS evaluations (
     text TEXT NOT NULL,
     PRIMARY KEY (version, dataset, prompt_id, sample)
 );
+CREATE VIEW IF NOT EXISTS solve_rates AS
+    SELECT dataset, prompt_id, version, COUNT(*) AS samples,
+        SUM(outcome = 'right') AS right, 1.0 * SUM(outcome = 'right') / COUNT(*) AS solve_rate
+    FROM evaluations GROUP BY dataset, prompt_id, version;
 """
+"""Every evaluated answer, and the share of right ones by problem and version; an evaluation
+outside a run writes the same, so that one reader serves both."""
 
 
 class Store:
@@ -59,7 +72,7 @@ class Store:
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(_SCHEMA + EVALUATIONS_SCHEMA)
 
     def begin(self) -> None:
         """Start one transaction over the calls up to :meth:`commit`."""

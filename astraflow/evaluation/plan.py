@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ __all__ = ["EvaluationPlan", "stand_in_recipe"]
 
 # Room for a long problem in front of the answer.
 _PROMPT_TOKENS = 2000
+# All problems wait in the engine's queue, and the wait counts; nothing here waits for a lease.
+_REQUEST_TIMEOUT_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +72,23 @@ class EvaluationPlan:
     seed: int
     """Seed of the samples and of the bootstrap."""
 
+    reproducible: bool = False
+    """Decode each problem alone, so that an answer does not depend on its neighbors."""
+
+    version: int = 0
+    """Step of the run's checkpoint; 0 for a model of its own."""
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, to tell one evaluation from another."""
+        """Return plain values."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return values
+
+    def identity(self) -> dict[str, Any]:
+        """Return what an answer depends on, to tell one evaluation from another."""
+        values = self.to_json()
+        # how it was typed, and the folder of the data, whose content has a hash of its own
+        for name in ("label", "root"):
+            del values[name]
         return values
 
 
@@ -102,12 +119,15 @@ def stand_in_recipe(plan: EvaluationPlan) -> Recipe:
             "gpus": plan.gpus,
             "data_parallel": max(plan.gpus, 1),
             "max_new_tokens": min(plan.max_new_tokens, longest - 1),
+            "request_timeout_s": _REQUEST_TIMEOUT_S,
+            **_engine(plan),
         },
         "workflow": workflow,
         "data": {
             "train": plan.datasets[0] if plan.datasets else "none",
             "max_prompt_tokens": max(longest - plan.max_new_tokens, 1),
         },
+        "dataflow": {"max_staleness": 0 if plan.reproducible else 8},
         "trainer": {"steps": 1, "batch_size": 8},
     }
     try:
@@ -116,3 +136,10 @@ def stand_in_recipe(plan: EvaluationPlan) -> Recipe:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise RecipeError(f"`{where}` of the evaluation: {first['msg'].lower()}") from error
+
+
+def _engine(plan: EvaluationPlan) -> dict[str, Any]:
+    """Give the CPU engine all cores: there is no trainer beside it that needs the other half."""
+    if plan.backend != "transformers" or plan.gpus:
+        return {}
+    return {"transformers": {"threads": len(os.sched_getaffinity(0))}}

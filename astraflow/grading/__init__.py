@@ -5,6 +5,7 @@ Grading of mathematical answers: rules of our own around math-verify, in killabl
     spelling.py ...  what is written, brought to one form; numbers, units, words, regions
     compare.py       whether two forms are the same answer
     math_answers.py  one answer against one gold, in this process
+    golds.py         golds that no answer can match
     pool.py          many answers, with a hard limit for each
     reward.py        the seam: what grades in a run
     statistics.py    avg@k, pass@k, maj@k and their intervals
@@ -13,6 +14,7 @@ Grading of mathematical answers: rules of our own around math-verify, in killabl
 from __future__ import annotations
 
 from astraflow.grading.boxes import AnswerPlace
+from astraflow.grading.golds import report_golds, unverified_golds
 from astraflow.grading.math_answers import check_gold, grade
 from astraflow.grading.pool import GradingPool
 from astraflow.grading.reward import FunctionReward, GradeRequest, GradeResult, Reward
@@ -29,6 +31,8 @@ __all__ = [
     "check_gold",
     "grade",
     "plugin",
+    "report_golds",
+    "unverified_golds",
 ]
 
 

@@ -23,7 +23,7 @@ from astraflow.grading.numerals import Numeral, alike
 from astraflow.grading.quantities import read_scalar
 from astraflow.grading.splitting import canonical
 from astraflow.grading.units import convertible
-from astraflow.grading.words import NUMBER_WORDS, read_words, words_alike
+from astraflow.grading.words import number_of, read_words, words_alike
 
 __all__ = ["matches"]
 
@@ -134,8 +134,9 @@ def _phrases(gold: Form, answer: Form, algebra: Algebra) -> bool:
     assert isinstance(phrase, Words)
     if not isinstance(other, Scalar):
         return False
-    if len(phrase.words) == 1 and phrase.words[0] in NUMBER_WORDS and other.number is not None:
-        return other.number.value == NUMBER_WORDS[phrase.words[0]]
+    spoken_number = number_of(phrase.words)
+    if spoken_number is not None and other.number is not None:
+        return other.number.value == spoken_number
     known = {"\\emptyset": "no solution", "\\infty": "infinity"}.get(other.text)
     spoken = (known,) if known else read_words(f"\\text{{{other.text}}}")
     return spoken is not None and words_alike(phrase.words, spoken)
@@ -148,7 +149,7 @@ def _matrices(gold: Form, answer: Form, algebra: Algebra) -> bool:
     kinds = {form.determinant for form in (gold, answer) if isinstance(form, Matrix)}
     if kinds != {False}:
         return False
-    if isinstance(gold, Listing) or isinstance(answer, Listing):
+    if any(isinstance(form, Listing) and len(_rows(form) or ()) == 1 for form in (gold, answer)):
         left, right = (_flattened(left), _flattened(right))
     if [len(row) for row in left] != [len(row) for row in right]:
         return False
@@ -159,7 +160,12 @@ def _matrices(gold: Form, answer: Form, algebra: Algebra) -> bool:
 def _rows(form: Form) -> list[tuple[Form, ...]] | None:
     if isinstance(form, Matrix):
         return list(form.rows)
-    if isinstance(form, Listing) and form.ordered and form.opening != "[":
+    if not isinstance(form, Listing) or not form.ordered:
+        return None
+    nested = [item.items for item in form.items if isinstance(item, Listing) and item.ordered]
+    if len(nested) == len(form.items) > 1:
+        return nested
+    if form.opening != "[":
         return [form.items]
     return None
 
@@ -176,7 +182,7 @@ def _ratios(gold: Form, answer: Form, algebra: Algebra) -> bool:
         if len(gold.items) != len(answer.items):
             return False
         if all(map(_like_a_clock, (gold, answer))):
-            return _spoken(gold.texts) == _spoken(answer.texts)
+            return _same_time(gold.texts, answer.texts)
         numbers = [_numbers(form.items) for form in (gold, answer)]
         if numbers[0] is None or numbers[1] is None or 0 in numbers[0] + numbers[1]:
             return all(map(matches, gold.items, answer.items, [algebra] * len(gold.items)))
@@ -194,8 +200,14 @@ def _ratios(gold: Form, answer: Form, algebra: Algebra) -> bool:
     )
 
 
-def _spoken(texts: tuple[str, ...]) -> str:
-    return re.sub(r"\\text|[{}.\s]", "", ":".join(texts)).lower()
+def _same_time(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
+    """Morning or evening may be left out on one side, as a unit may."""
+    mine, theirs = (re.sub(r"\\text|[{}.\s]", "", ":".join(t)).lower() for t in (gold, answer))
+    if mine[-2:] in ("am", "pm") and theirs[-2:] in ("am", "pm"):
+        return mine == theirs
+    return mine.removesuffix("am").removesuffix("pm") == theirs.removesuffix("am").removesuffix(
+        "pm"
+    )
 
 
 def _like_a_clock(ratio: Ratio) -> bool:
@@ -264,10 +276,11 @@ def _listings(gold: Form, answer: Form, algebra: Algebra) -> bool:
     if not (isinstance(gold, Listing) and isinstance(answer, Listing)):
         listing, other = (gold, answer) if isinstance(gold, Listing) else (answer, gold)
         assert isinstance(listing, Listing)
-        if len(listing.items) != 1 or listing.ordered:
-            return False
-        only = listing.items[0]
-        return matches(*((only, other) if listing is gold else (other, only)), algebra)
+        # "1/2 or 0.5" is one value in two spellings
+        return not listing.ordered and all(
+            matches(*((item, other) if listing is gold else (other, item)), algebra)
+            for item in listing.items
+        )
     in_order = gold.ordered or answer.ordered
     if gold.ordered and answer.ordered and _brackets(gold) != _brackets(answer):
         return False
@@ -297,6 +310,11 @@ def _brackets(listing: Listing) -> tuple[str, str]:
 
 def _is_ellipsis(form: Form) -> bool:
     return isinstance(form, Scalar) and "\\ldots" in form.text
+
+
+def _names_figure(form: Scalar) -> bool:
+    """The letters of an angle or a triangle are points in order, never factors."""
+    return "\\angle" in form.text or "\\triangle" in form.text
 
 
 def _same_in_any_order(mine: tuple[Form, ...], theirs: tuple[Form, ...], algebra: Algebra) -> bool:
@@ -334,7 +352,7 @@ def _values(gold: Scalar, answer: Scalar, algebra: Algebra) -> bool:
         return alike(gold.number, answer.number)
     if canonical(gold.text) == canonical(answer.text):
         return True
-    if _is_ellipsis(gold) or _is_ellipsis(answer):
+    if any(_is_ellipsis(side) or _names_figure(side) for side in (gold, answer)):
         return False
     return algebra.same(gold.text, answer.text, gold_number=gold.number)
 

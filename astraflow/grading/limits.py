@@ -24,6 +24,8 @@ MAX_BITS = 1 << 17
 _MAX_POWER_DEPTH = 3
 _MAX_EXPONENT = 10_000
 _MAX_TERMS = 1000
+_MAX_TERMS_WITH_LETTERS = 100
+_MAX_SYMBOLIC_DEPTH = 16
 _MAX_FACTORIAL = 2000
 _MAX_DIGITS = 300
 _MAX_OPERATIONS = 400
@@ -32,10 +34,12 @@ _POWER = re.compile(r"\^\s*\{?")
 _BIG_SUM = re.compile(
     r"\\(?:sum|prod)\s*(?:_\s*\{?([^{}]*)\}?)?\s*\^\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\S)"
 )
+_INTEGRAL = re.compile(r"\\int(?![a-z])\s*(_|\^)?")
+_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _FACTORIAL = re.compile(r"(\d+|[)}\]!])\s*!")
 _LARGE_ARGUMENT = re.compile(r"\d{4}|\d\s*\^|!")
 _BINOMIAL = re.compile(r"\\binom\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
-_INTEGER = re.compile(r"\d+")
+_INTEGER = re.compile(r"(?<![\d.])\d+")
 _NUMBER_TO_POWER = re.compile(r"\d\s*\^\s*(?:\{\s*)?-?\s*(\d+)")
 
 
@@ -52,6 +56,12 @@ def check_length(text: str) -> None:
     """
     if len(text) > MAX_ANSWER_CHARS:
         raise TooLargeError(f"{len(text)} characters, above {MAX_ANSWER_CHARS}")
+    deepest = _depth(text)
+    if deepest > MAX_DEPTH:
+        raise TooLargeError(f"nested {deepest} deep, above {MAX_DEPTH}")
+
+
+def _depth(text: str) -> int:
     depth = deepest = 0
     for character in text:
         if character in "{([":
@@ -59,8 +69,7 @@ def check_length(text: str) -> None:
             deepest = max(deepest, depth)
         elif character in "})]":
             depth -= 1
-    if deepest > MAX_DEPTH:
-        raise TooLargeError(f"nested {deepest} deep, above {MAX_DEPTH}")
+    return deepest
 
 
 def check_symbolic(text: str) -> None:
@@ -80,8 +89,11 @@ def check_symbolic(text: str) -> None:
         raise TooLargeError(f"a literal of more than {_MAX_DIGITS} digits")
     if sum(text.count(sign) for sign in "+-*/^") + text.count("\\") > _MAX_OPERATIONS:
         raise TooLargeError(f"more than {_MAX_OPERATIONS} operations")
+    if _depth(text) > _MAX_SYMBOLIC_DEPTH:
+        raise TooLargeError(f"a formula nested more than {_MAX_SYMBOLIC_DEPTH} deep")
     _check_powers(text, depth=1)
     _check_sums(text)
+    _check_integrals(text)
     _check_factorials(text)
 
 
@@ -119,10 +131,21 @@ def _exponents(text: str) -> list[str]:
 
 
 def _check_sums(text: str) -> None:
-    for lower, upper in _BIG_SUM.findall(text):
+    for match in _BIG_SUM.finditer(text):
+        lower, upper = match.group(1) or "", match.group(2)
+        index = lower.partition("=")[0].strip()
+        letters = set(_LETTER.findall(text[match.start(2) :])) - {index, "e", "i"}
+        most = _MAX_TERMS_WITH_LETTERS if letters else _MAX_TERMS
         bounds = [int(n) for n in _INTEGER.findall(lower + " " + upper)]
-        if "^" in upper or "!" in upper or max(bounds, default=0) > _MAX_TERMS:
-            raise TooLargeError(f"a sum or product of more than {_MAX_TERMS} terms")
+        if "^" in upper or "!" in upper or max(bounds, default=0) > most:
+            raise TooLargeError(f"a sum or product of more than {most} terms")
+
+
+def _check_integrals(text: str) -> None:
+    """Allow one integral with bounds; one without is no answer yet."""
+    found = _INTEGRAL.findall(text)
+    if len(found) > 1 or "" in found:
+        raise TooLargeError("an integral without bounds, or more than one")
 
 
 def _check_factorials(text: str) -> None:

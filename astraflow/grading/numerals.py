@@ -24,6 +24,8 @@ _GROUPED = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+)(?![\d,])")
 _SPACED = re.compile(r"(?<![\d.,])(\d{1,3}(?: \d{3})+)(?![\d,])")
 _MIXED = re.compile(r"([-+]?)\s*(\d+)\s*(?:\s|and)\s*(\d+)\s*/\s*(\d+)")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|dot)\s*\{\s*(\d+)\s*\}")
+_PARENTHESIZED = re.compile(r"([-+]?)(\d*)\.(\d*)\((\d+)\)")
+_DOTTED = re.compile(r"\\dot\s*\{?\s*(\d)\s*\}?\s*(\d*)\s*\\dot\s*\{?\s*(\d)\s*\}?")
 _TRAILING_DOTS = re.compile(r"(\d*)\.(\d{3,40})\s*\\ldots")
 _TOKEN = re.compile(
     r"\s*(?:(\d+\.\d+|\.\d+|\d+)|(\\frac|\\binom|\\cdot|\\times|\\div)(?![a-zA-Z])|([-+*/^!(){}]))"
@@ -134,6 +136,10 @@ def _mixed(text: str) -> Numeral | None:
 
 
 def _evaluate(text: str) -> Numeral | None:
+    whole = _PARENTHESIZED.fullmatch(text)
+    if whole:
+        text = f"{whole.group(1)}{_periodic(*whole.groups()[1:])}"
+    text = _DOTTED.sub(r"\\overline{\1\2\3}", text)
     text, repeating = _REPEATING.subn(lambda m: _periodic(*m.groups()), text)
     text = _TRAILING_DOTS.sub(_written_out, text)
     tokens = _tokens(text)

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
+import resource
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from astraflow.errors import AstraFlowError, RecipeError, StoppedError
-from astraflow.grading.boxes import AnswerPlace
-from astraflow.grading.math_answers import grade_quickly
+from astraflow.grading.boxes import AnswerPlace, find_answer
+from astraflow.grading.math_answers import check_gold_quickly, grade_quickly
 from astraflow.grading.process import GradingProcess, WorkerDiedError, WorkerHungError
-from astraflow.grading.reward import GradeRequest, GradeResult
+from astraflow.grading.reward import GoldCheck, GradeRequest, GradeResult
 from astraflow.records import Outcome
 
 __all__ = ["GradingPool"]
@@ -41,13 +44,16 @@ _RECYCLE_ANSWERS = 20_000
 _QUICK_IN_A_ROW = 32
 """Quick answers before the event loop gets a turn; about 10 ms."""
 
+_HUNG_KEPT = 256
+"""Answers that hung and are remembered: a collapsed policy writes one bomb again and again."""
+
 _WINDOW = 256
 """Requests in flight in :meth:`GradingPool.grade_many`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    request: GradeRequest
+    request: GradeRequest | GoldCheck
     future: Future[GradeResult]
 
 
@@ -85,6 +91,7 @@ class GradingPool:
         self._threads: list[threading.Thread] = []
         self._processes: list[GradingProcess] = []
         self._closed = False
+        self._hung: deque[GradeRequest | GoldCheck] = deque(maxlen=_HUNG_KEPT)
 
     async def grade(self, requests: Sequence[GradeRequest]) -> list[GradeResult]:
         """
@@ -120,6 +127,23 @@ class GradingPool:
         while pending:
             yield _result_of(pending.popleft())
 
+    def check_golds(self, golds: Iterable[str]) -> Iterator[Outcome]:
+        """
+        Verify golds against themselves, in order: right, unparsable or timed out.
+
+        Raises:
+            StoppedError: the pool is closed, or was closed meanwhile.
+            NotReadyError: no worker could be started.
+        """
+        pending: deque[Outcome | Future[GradeResult]] = deque()
+        for gold in golds:
+            quick = check_gold_quickly(gold)
+            pending.append(quick or self._hand_over(GoldCheck(gold=gold)))
+            while len(pending) >= _WINDOW:
+                yield _outcome_of(pending.popleft())
+        while pending:
+            yield _outcome_of(pending.popleft())
+
     def warm_up(self) -> None:
         """Start the workers now, so that the first formula does not wait for them."""
         with self._lock:
@@ -133,6 +157,11 @@ class GradingPool:
                 self._processes.append(process)
                 self._threads.append(thread)
                 thread.start()
+
+    def memory_bytes(self) -> int:
+        """Return the resident memory of this process and the workers; 0 where nobody tells."""
+        pids = [os.getpid(), *(process.pid for process in self._processes if process.pid)]
+        return sum(map(_resident_bytes, pids))
 
     async def close(self) -> None:
         """Kill all workers, also hung ones; takes well under 2 s, twice is harmless."""
@@ -168,9 +197,12 @@ class GradingPool:
         )
 
     def _submit(self, request: GradeRequest) -> Future[GradeResult]:
+        return self._hand_over(replace(request, answer=request.answer or self._answer))
+
+    def _hand_over(self, task: GradeRequest | GoldCheck) -> Future[GradeResult]:
         self.warm_up()
         future: Future[GradeResult] = Future()
-        self._jobs.put(_Job(replace(request, answer=request.answer or self._answer), future))
+        self._jobs.put(_Job(task, future))
         return future
 
     def _serve(self, process: GradingProcess) -> None:
@@ -191,10 +223,15 @@ class GradingPool:
     def _answer_job(self, process: GradingProcess, job: _Job) -> None:
         started_s = time.perf_counter()
         lost = False
+        bare = _bare(job.request)
         try:
-            outcome = process.ask(job.request, timeout_s=self._timeout_s)
+            if bare in self._hung:
+                outcome = Outcome.TIMED_OUT
+            else:
+                outcome = process.ask(job.request, timeout_s=self._timeout_s)
         except WorkerHungError:
             outcome, lost = Outcome.TIMED_OUT, True
+            self._hung.append(bare)
         except WorkerDiedError:
             outcome, lost = Outcome.UNPARSABLE, True
         if lost:
@@ -223,5 +260,26 @@ class GradingPool:
                 job.future.set_exception(error)
 
 
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+    except OSError:  # not Linux, or the worker was just replaced
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+def _bare(task: GradeRequest | GoldCheck) -> GradeRequest | GoldCheck:
+    """Keep of a completion only its answer, so that one answer in two texts is one task."""
+    if isinstance(task, GoldCheck):
+        return task
+    place: AnswerPlace = task.answer or "boxed"
+    found = find_answer(task.completion, place=place, truncated=task.truncated)
+    return replace(task, completion=found or "")
+
+
 def _result_of(result: GradeResult | Future[GradeResult]) -> GradeResult:
     return result.result() if isinstance(result, Future) else result
+
+
+def _outcome_of(result: Outcome | Future[GradeResult]) -> Outcome:
+    return result.result().outcome if isinstance(result, Future) else result

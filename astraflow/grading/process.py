@@ -8,11 +8,9 @@ import subprocess
 import sys
 import time
 
-import msgspec
-
 from astraflow.errors import NotReadyError
-from astraflow.grading.reward import GradeRequest
-from astraflow.grading.worker import FRAME_HEADER, encode_frame
+from astraflow.grading.reward import GoldCheck, GradeRequest
+from astraflow.grading.worker import FRAME_HEADER, encode_frame, encode_task
 from astraflow.records import Outcome
 
 __all__ = ["GradingProcess", "WorkerDiedError", "WorkerHungError"]
@@ -41,6 +39,12 @@ class GradingProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self.num_answers = 0
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker; None while there is none."""
+        process = self._process
+        return process.pid if process is not None else None
+
     def start(self) -> None:
         """
         Start a worker and wait until computer algebra is loaded.
@@ -66,9 +70,9 @@ class GradingProcess:
                 hint=f"run `{sys.executable} -m astraflow.grading.worker` to see why",
             ) from error
 
-    def ask(self, request: GradeRequest, *, timeout_s: float) -> Outcome:
+    def ask(self, request: GradeRequest | GoldCheck, *, timeout_s: float) -> Outcome:
         """
-        Grade one request.
+        Grade one request, or check one gold.
 
         Raises:
             WorkerHungError: no answer came within ``timeout_s``; kill the worker.
@@ -77,7 +81,7 @@ class GradingProcess:
         assert self._process is not None
         assert self._process.stdin is not None
         deadline = time.monotonic() + timeout_s
-        frame = encode_frame(msgspec.msgpack.encode(request))
+        frame = encode_frame(encode_task(request))
         try:
             self._process.stdin.write(frame)
         except BrokenPipeError as error:

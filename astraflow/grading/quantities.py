@@ -13,9 +13,12 @@ __all__ = ["read_scalar"]
 _TEXT_BEHIND = re.compile(r"(.*?[^_^\s{])\s*(?<![_^{])(\\text\{.*)", re.DOTALL)
 _TEXT_BEFORE = re.compile(r"([-+]?)\s*\\text\{([^{}]*)\}\s*(.+)", re.DOTALL)
 _DEGREES = re.compile(r"(.*?)\s*(\^\s*\\circ\b.*)", re.DOTALL)
-_PERCENT = re.compile(r"(.*?)\s*%")
+_PERCENT = re.compile(r"(.*?)\s*(%\s*(?:\\text\{[^{}]*\})?)")
 _BARE_UNIT = re.compile(r"(.*[\d})])(\s*)((?:[a-zA-Z]+\.?(?:\^\{?-?\d\}?)?[\s/\-]*)+)", re.DOTALL)
 _LEAD_IN = re.compile(r".*:\s*|\s*(?:approximately|about|exactly|roughly|is)\s*", re.IGNORECASE)
+_UPRIGHT = r"(?:\\text\{[^{}]*\}(?:\^\{?\d\}?)?\s*(?:\\cdot\s*)?)+"
+_UPRIGHT_FRACTION = re.compile(rf"\\frac\{{({_UPRIGHT})\}}\{{({_UPRIGHT})\}}")
+_TURNING = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _MODULUS = re.compile(
     r"\s*\(?\s*(?:\\text\{\s*mod\s*\}|\\bmod|\\pmod|\\mod|(?<![a-z])mod)\s*\{?\s*(\d+|[a-zA-Z])\s*\}?\s*\)?$"
 )
@@ -27,11 +30,12 @@ def read_scalar(text: str) -> Scalar:
     number = read_number(text)
     if number is not None:
         return Scalar(text=text, number=number)
+    text = _UPRIGHT_FRACTION.sub(r"\1/\2", text)
     modulus = _MODULUS.search(text)
     if modulus and modulus.start() > 0:
         value = text[: modulus.start()]
         return Scalar(text=value, number=read_number(value), modulus=modulus.group(1))
-    for split in (_currency, _upright_unit, _degrees, _percent, _bare_unit):
+    for split in (_currency, _degrees, _percent, _upright_unit, _bare_unit):
         found = split(text)
         if found is not None:
             value, unit = found
@@ -51,7 +55,8 @@ def _currency(text: str) -> tuple[str, Unit | None] | None:
     if read_number(rest) is None:
         return None
     unit = read_unit(words)
-    return None if unit is None else (sign + rest, unit)
+    # "not 5", "at most 5", "January 5": what no table knows may change the value behind it
+    return None if unit is None or unit.described else (sign + rest, unit)
 
 
 def _upright_unit(text: str) -> tuple[str, Unit] | None:
@@ -65,7 +70,8 @@ def _upright_unit(text: str) -> tuple[str, Unit] | None:
 
 def _degrees(text: str) -> tuple[str, Unit] | None:
     match = _DEGREES.fullmatch(text)
-    if match is None or not match.group(1):
+    # the degrees of a sine's argument are no unit of the sine
+    if match is None or not match.group(1) or _TURNING.search(match.group(1)):
         return None
     unit = read_unit(match.group(2))
     return None if unit is None else (match.group(1), unit)
@@ -73,8 +79,10 @@ def _degrees(text: str) -> tuple[str, Unit] | None:
 
 def _percent(text: str) -> tuple[str, Unit] | None:
     match = _PERCENT.fullmatch(text)
-    unit = read_unit("%")
-    return None if match is None or unit is None or not match.group(1) else (match.group(1), unit)
+    if match is None or not match.group(1):
+        return None
+    unit = read_unit(match.group(2))
+    return None if unit is None else (match.group(1), unit)
 
 
 def _bare_unit(text: str) -> tuple[str, Unit] | None:

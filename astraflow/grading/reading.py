@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from astraflow.grading.arguments import group_end
 from astraflow.grading.forms import (
     Assignments,
     Based,
@@ -32,11 +33,11 @@ __all__ = ["is_grouped_list", "read"]
 _COMMAS = frozenset([",", ";", "and", "or", "\\\\", "\\lor", "\\land", "\\wedge", "\\vee"])
 _ORDERINGS = frozenset(["<", ">", "\\le", "\\ge", "\\ne"])
 _REGION_SIGNS = frozenset(["\\cup", "\\cap", "\\setminus"])
-_TEXT_JOIN = re.compile(r"\\text\{\s*,?\s*(and|or)\s*\}")
+_TEXT_JOIN = re.compile(r"\\text\{\s*,?\s*(and|or|AND|OR)\s*\}")
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _GROUPED_LIST = re.compile(r"\d{3}(?:,\d{3}){2,}")
 _EXPLANATION = re.compile(
-    r"(?<=[\w})%])\s*(?:\\text\{\s+\(|\(\s*(?:\\text\{)?\s*(?:since|because|as|where|approx\w*|"
+    r"(?<=[\w})%])\s*(?:\\text\{\s+\((?!\s*(?:or|and|not)\b)|\(\s*(?:\\text\{)?\s*(?:since|because|as|where|approx\w*|"
     r"i\.e|which|when|rounded|about)\b|\\text\{\s*(?:since|because)\b).*$",
     re.DOTALL,
 )
@@ -49,9 +50,20 @@ _CHOICE_ONLY = re.compile(r"(?:choice|option|answer)?\s*\(?([A-H])[).:]?", re.IG
 _MATRIX = re.compile(
     r"(.*?)\\begin\{([pbvBV]?matrix|smallmatrix|array)\}(.*)\\end\{\2\}([)\]|]?)", re.DOTALL
 )
+_GREEK = (
+    "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|"
+    "tau|phi|varphi|chi|psi|omega|ell|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega"
+)
+_POINT = re.compile(r"([A-Z])\s*(\(.*\))", re.DOTALL)
+_RATIO_IN_WORDS = re.compile(r"(\d+)\s*(?:\\text\{\s*to\s*\}|to)\s*(?=\d)")
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_ORDINAL = re.compile(r"([-+]?\d+)\s*\^?\s*\{?\s*(?:\\text\{\s*)?(?:st|nd|rd|th)\s*\}*")
+_UPRIGHT_MAGNITUDE = re.compile(rf"\\text\{{\s*({'|'.join(_MAGNITUDES)})\b\s*([^{{}}]*)\}}")
+_MAGNITUDE = re.compile(rf"(?<=\d)\s*({'|'.join(_MAGNITUDES)})\b")
 _BASED = re.compile(
-    r"\(?([0-9][0-9A-Za-z]*|[A-F][0-9A-F]*\d[0-9A-F]*)\)?\s*"
-    r"(?:_\s*\{?\s*(?:\\text\{)?\s*|\\text\{\s*(?:in\s+)?base\s*\}?\s*|(?:in )?base\s+)"
+    r"(?:\\text\{|\()?([0-9][0-9A-Za-z]*|[A-F][0-9A-F]*\d[0-9A-F]*)[)}]?\s*"
+    r"(?:_\s*\{?\s*(?:\\text\{)?\s*(?:base\s*\}?)?\s*|"
+    r"\\text\{\s*(?:in\s+)?base\s*\}?\s*|(?:in )?base\s+)"
     r"(\d+|[a-z]+)\s*\}*"
 )
 _BASE_WORDS = {
@@ -61,17 +73,21 @@ _BASE_WORDS = {
     )
 }
 _NAME = re.compile(
-    r"(?:\\[a-zA-Z]+|[a-zA-Z]|\\text\{[^{}]*\})'*"
+    rf"(?:\\(?:{_GREEK})(?![a-zA-Z])|[a-zA-Z]|\\text\{{[^{{}}]*\}}|m?\s*\\angle\s*[A-Za-z]{{1,3}})'*"
     r"(?:_\s*(?:\{[^{}]*\}|\w))?'*(?:\s*\([^()=]*\))?|[a-zA-Z][a-zA-Z ]*"
 )
+_TUPLE_OF_NAMES = re.compile(
+    rf"\(((?:\\(?:{_GREEK})|[a-zA-Z])(?:_\{{?\w\}}?)?(?:\s*,\s*(?:\\(?:{_GREEK})|[a-zA-Z])(?:_\{{?\w\}}?)?)+)\s*\)"
+)
 _SET_BUILDER = re.compile(r"\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\{[RZN]\})?\s*[|:]\s*(.*)", re.DOTALL)
-_PLUS_MINUS = frozenset(["\\pm", "\\mp"])
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-z])")
 
 
 def read(text: str) -> Form | None:
     """Read one spelled answer; None for empty text."""
-    text = _TEXT_JOIN.sub(r" \1 ", _EXPLANATION.sub("", text)).strip().rstrip(" .")
-    text = join_thousands(text)
+    text = _TEXT_JOIN.sub(lambda m: f" {m.group(1).lower()} ", _EXPLANATION.sub("", text))
+    text = text.strip().rstrip(" .")
+    text = join_thousands(_in_digits(_without_group(text)))
     if not text:
         return None
     if text == "\\mathbb{R}" or _REALS.fullmatch(text.removeprefix("\\text{").removesuffix("}")):
@@ -80,6 +96,28 @@ def read(text: str) -> Form | None:
     if whole and whole.group(1).strip():
         return _read_upright(whole.group(1).strip())
     return _read_structure(text)
+
+
+def _without_group(text: str) -> str:
+    """Take off TeX's braces around the whole; with commas in between they were meant as a set."""
+    while text.startswith("{") and group_end(text, 0) == len(text):
+        inner = text[1:-1].strip()
+        if has_top_level(inner, frozenset([","])):
+            return f"\\{{{inner}\\}}"
+        text = inner
+    return text
+
+
+def _in_digits(text: str) -> str:
+    r"""Write ``2.5 million`` as ``2.5\cdot 10^{6}``, and ``7th`` as 7."""
+    if ordinal := _ORDINAL.fullmatch(text):
+        return ordinal.group(1)
+    if "illion" not in text and "thousand" not in text and "hundred" not in text:
+        return text
+    text = _UPRIGHT_MAGNITUDE.sub(
+        lambda m: f"{m.group(1)} \\text{{{m.group(2)}}}" if m.group(2) else m.group(1), text
+    )
+    return _MAGNITUDE.sub(lambda m: rf"\cdot 10^{{{_MAGNITUDES[m.group(1)]}}}", text)
 
 
 def is_grouped_list(text: str) -> list[str] | None:
@@ -134,7 +172,12 @@ def _read_bracketed(text: str) -> Form | None:
             return Scalar(text="\\emptyset")
     forms = [read(part) for part in parts if part]
     kept = tuple(form for form in forms if form is not None)
-    return Listing(items=kept, opening=opening, closing=closing)
+    # ]2, 5[ is how half of the world writes an open interval
+    return Listing(
+        items=kept,
+        opening="(" if opening == "]" else opening,
+        closing=")" if closing == "[" else closing,
+    )
 
 
 def _read_single(text: str) -> Form | None:
@@ -146,15 +189,18 @@ def _read_single(text: str) -> Form | None:
         inner = read(choice["value"])
         letter = choice["round"] or choice["dotted"]
         return None if inner is None else Labelled(label=f"({letter})", form=inner)
-    if has_top_level(text, _PLUS_MINUS):
-        upper = text.replace("\\pm", "+").replace("\\mp", "-")
-        lower = text.replace("\\pm", "-").replace("\\mp", "+")
+    if _PLUS_MINUS.search(text):
+        upper = _PLUS_MINUS.sub(lambda m: "+" if m.group() == "\\pm" else "-", text)
+        lower = _PLUS_MINUS.sub(lambda m: "-" if m.group() == "\\pm" else "+", text)
         both = (read(upper.lstrip("+ ")), read(lower))
         return Listing(items=tuple(form for form in both if form is not None))
     based = _BASED.fullmatch(text)
     if based and read_number(text) is None:
         return Based(digits=based.group(1).upper(), base=_base(based.group(2)))
-    terms = split_top_level(text, frozenset([":"]))
+    point = _POINT.fullmatch(text)
+    if point and isinstance(inner := _read_bracketed(point.group(2)), Listing):
+        return Labelled(label=point.group(1), form=inner)
+    terms = split_top_level(_RATIO_IN_WORDS.sub(r"\1:", text), frozenset([":"]))
     if len(terms) > 1 and all(terms):
         forms = tuple(read(term) for term in terms)
         return Ratio(items=tuple(f for f in forms if f is not None), texts=tuple(terms))
@@ -196,6 +242,8 @@ def _read_chain(sides: list[str]) -> Form | None:
     if len(sides) == 1:
         return read(sides[0])
     first, last = sides[0], sides[-1]
+    if (names := _TUPLE_OF_NAMES.fullmatch(first)) and (inner := read(last)) is not None:
+        return _assigned([name.strip() for name in names.group(1).split(",")], inner)
     values = [read_number(side) for side in sides]
     if all(value is not None for value in values):
         exact = {value.value for value in values if value is not None}
@@ -209,6 +257,17 @@ def _read_chain(sides: list[str]) -> Form | None:
         return Relation(left=sides[-2], right=last)
     inner = read(last)
     return None if inner is None else Labelled(label=_label(first), form=inner)
+
+
+def _assigned(names: list[str], form: Form) -> Form:
+    """Read ``(x, y) = (3, 4)`` as values by name, where their numbers agree."""
+    if not isinstance(form, Listing) or len(form.items) != len(names):
+        return form
+    return Assignments(
+        values=tuple(
+            sorted(zip(map(_label, names), form.items, strict=True), key=lambda pair: pair[0])
+        )
+    )
 
 
 def _is_name(side: str) -> bool:

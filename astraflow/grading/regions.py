@@ -9,12 +9,14 @@ from typing import Any, Literal
 import sympy
 
 from astraflow.grading.algebra import UnreadableError
+from astraflow.grading.limits import TooLargeError
 from astraflow.grading.splitting import split_top_level, strip_outer, tokens
 
 __all__ = ["Described", "read", "same_members"]
 
 Side = Literal["gold", "answer"]
 _SIGNS = ("<", ">", "\\le", "\\ge", "\\ne")
+_MAX_DEGREE = 8
 _FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "\\ne": "\\ne"}
 _OR = frozenset(["\\cup", "or", "\\lor", "\\vee", ",", ";"])
 _AND = frozenset(["and", "\\land", "\\wedge", "\\cap"])
@@ -172,6 +174,9 @@ def _solve(left: Any, sign: str, right: Any, variable: Any) -> Any:
         return sympy.S.EmptySet
     if left == real and not right.free_symbols:
         return relation.as_set()
+    difference = left - right
+    if difference.is_polynomial(real) and sympy.degree(difference, real) > _MAX_DEGREE:
+        raise TooLargeError(f"an inequality of degree above {_MAX_DEGREE}")
     return sympy.solve_univariate_inequality(relation, real, relational=False)
 
 

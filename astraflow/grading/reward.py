@@ -13,7 +13,7 @@ from astraflow.errors import PluginError
 from astraflow.grading.boxes import AnswerPlace
 from astraflow.records import Outcome
 
-__all__ = ["FunctionReward", "GradeRequest", "GradeResult", "Reward"]
+__all__ = ["FunctionReward", "GoldCheck", "GradeRequest", "GradeResult", "Reward"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,14 @@ class GradeRequest:
 
     answer: AnswerPlace | None = None
     """Where an answer may stand; None as the reward was built."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldCheck:
+    """One gold to verify against itself."""
+
+    gold: str
+    """The right answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

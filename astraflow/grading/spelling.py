@@ -95,6 +95,8 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _LOWERED_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+# a bar over each digit of a period, as a combining character
+_BARRED_RUN = re.compile("(?:[0-9][\u0304\u0305])+")
 _ROOT_OF = re.compile(r"([√∛∜])\s*(\([^()]*\)|\{[^{}]*\}|\d+(?:\.\d+)?|[a-zA-Zπ])")
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 
@@ -168,8 +170,14 @@ _DROPPED = frozenset(
         "strut",
         "noindent",
         "centering",
+        "tiny",
+        "scriptsize",
+        "footnotesize",
         "large",
         "Large",
+        "LARGE",
+        "huge",
+        "Huge",
         "small",
         "normalsize",
         "relax",
@@ -188,7 +196,8 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, replacement in (
         (r"\\\\\s*\[[^\[\]]*\]", r"\\\\"),  # \\[4pt] between rows
         (r"\\begin\{array\}\s*\{[^{}]*\}", r"\\begin{array}"),
-        (r"\\(?:hspace|vspace|hskip|phantom|label|tag)\*?\s*\{[^{}]*\}", " "),
+        (r"\\(?:hspace|vspace|hskip|phantom|label|tag|color)\*?\s*\{[^{}]*\}", " "),
+        (r"\\not\s*=", r"\\ne "),
         (r"\\[()\[\]](?![a-zA-Z])", " "),
         (r"(?<=\d)\s*\\!\s*", ""),
         (r"(?<=\d)\s*(?:\\,|\{,\}|\{\\,\}|,\\!)\s*(?=\d{3}(?!\d))", ""),
@@ -211,7 +220,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\*", r"\\cdot "),
         (r"\\lt(?![a-zA-Z])", "<"),
         (r"\\gt(?![a-zA-Z])", ">"),
-        (r"\\text\s*\{\s*\}", " "),
+        (r"\\text\s*\{\s*([:;,]?)\s*\}", r"\1 "),
     )
 )
 _PLAIN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -229,6 +238,11 @@ _PLAIN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\s+", " "),
     )
 )
+# A backslash that somebody escaped twice; behind \\begin two of them end a row.
+_DOUBLED = re.compile(
+    r"\\\\(?=(?:[dt]?frac|sqrt|pi|text|mathrm|left|right|cdot|times|infty|leq?|geq?|pm)(?![a-z]))"
+)
+_QUOTES = (("**", "**"), ("``", "''"), ("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"))
 _TRAILING = re.compile(r"(?:[\s.,;:]|\\+(?=$|[\s.,;:])|(?<!\\)\$|\*\*)+$")
 _LEADING = re.compile(r"^(?:[\s=:,;]|\*\*|\\approx(?![a-z])|\\sim(?![a-z]))+")
 
@@ -241,15 +255,27 @@ def spell(text: str) -> str:
     digits, ``12{,}500`` becomes ``12500``, ``2*x**2`` becomes ``2\cdot x^{2}``, delimiters and
     closing punctuation go. ``\text{...}`` stays, as words and units need it.
     """
+    text = _unquoted(text)
     if not text.isascii():
         text = _from_unicode(text)
     text = "".join(c for c in text if c >= " " or c in "\n\t") if _has_controls(text) else text
     if "$" in text:
         text = _without_dollars(text)
-    if not text.isalnum():
+    if not text.isdigit():
         text = _plain_latex(text)
     text = _TRAILING.sub("", _LEADING.sub("", text))
     return text.strip()
+
+
+def _unquoted(text: str) -> str:
+    """Take off quotation marks and Markdown around the whole answer."""
+    text = text.strip()
+    for opening, closing in _QUOTES:
+        whole = text.startswith(opening) and text.endswith(closing)
+        inner = text[len(opening) : -len(closing)]
+        if whole and inner and opening not in inner and closing not in inner:
+            return inner
+    return text
 
 
 def _has_controls(text: str) -> bool:
@@ -259,6 +285,7 @@ def _has_controls(text: str) -> bool:
 def _from_unicode(text: str) -> str:
     text = _RAISED_RUN.sub(lambda m: "^{" + m.group().translate(_RAISED) + "}", text)
     text = _LOWERED_RUN.sub(lambda m: "_{" + m.group().translate(_LOWERED) + "}", text)
+    text = _BARRED_RUN.sub(lambda m: rf"\overline{{{m.group()[::2]}}}", text)
     text = _ROOT_OF.sub(_root, text)
     text = "".join(_vulgar(c) if unicodedata.category(c) == "No" else c for c in text)
     text = text.translate(_FOREIGN)
@@ -288,6 +315,8 @@ def _without_dollars(text: str) -> str:
 
 
 def _plain_latex(text: str) -> str:
+    if "\\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
     text = text.replace(r"\left.", "").replace(r"\right.", "")
     text = _COMMAND.sub(_rename, text)
     text = unwrap(text)

@@ -40,7 +40,12 @@ _POINTS = (
 )
 """Start, step and direction of the values that variables take: positive, negative, whole."""
 
+_REPEATED = (sympy.Sum, sympy.Product)
+"""Their bounds are whole numbers, and they are only evaluated once these are known."""
+
 _DEGREE = re.compile(r"(\d+(?:\.\d+)?|\([^()]*\))\s*\^\s*\\circ")
+# the real root is meant, and computer algebra takes the principal one
+_ODD_ROOT = re.compile(r"\\sqrt\s*\[(\d*[13579])\]\s*\{\s*-\s*(\d+(?:\.\d+)?)\s*\}")
 _PRIME = re.compile(r"([a-zA-Z])('+)")
 _TEXT_SUBSCRIPT = re.compile(r"_\s*\{\s*\\text\{\s*([a-zA-Z]+)\s*\}\s*\}")
 _SUBSCRIPTED_E = re.compile(r"(?<![a-zA-Z\\])E\s*_\s*(?:\{([^{}]*)\}|(\w))")
@@ -140,6 +145,7 @@ def parse_formula(text: str, side: Side) -> Expression:
     text = _TEXT_SUBSCRIPT.sub(r"_{\1}", text)
     if "\\text" in text:
         raise UnreadableError(side, "words inside a formula")
+    text = _ODD_ROOT.sub(r"(-\\sqrt[\1]{\2})", text)
     text = _DEGREE.sub(r"(\1 \\cdot \\frac{\\pi}{180})", text)
     text = _PRIME.sub(lambda m: f"{m.group(1)}_{{{'p' * len(m.group(2))}}}", text)
     # the parser takes E for the constant even where a subscript makes it a name
@@ -174,6 +180,8 @@ def _has_decimals(expression: Expression) -> bool:
 
 def _value(expression: Expression, at: dict[Any, Any]) -> Expression | None:
     """Evaluate to 30 digits; None where the result is not a finite number."""
+    if at and expression.has(*_REPEATED):
+        expression, at = expression.subs(at), {}
     try:
         value = expression.evalf(_DIGITS, subs=at) if at else expression.evalf(_DIGITS)
     except (ValueError, TypeError, ZeroDivisionError, NotImplementedError, AttributeError):
@@ -234,13 +242,15 @@ def _same_at_points(left: Expression, right: Expression) -> bool:
     loose = _has_decimals(left) or _has_decimals(right)
     tolerance = _fraction(RELATIVE_TOLERANCE) if loose else _CLOSE
     with_i = left.has(sympy.I) or right.has(sympy.I)
+    # with |x| somebody thought of negative numbers, so they must agree there as well
+    enough = any if left.has(sympy.Abs) or right.has(sympy.Abs) else all
     agreed = 0
-    for at in _points(symbols):
+    for at in _points(symbols, whole=left.has(*_REPEATED) or right.has(*_REPEATED)):
         values = _value(left, at), _value(right, at)
         if values[0] is None or values[1] is None:
             continue
         real = [value.is_real is True for value in values if value is not None]
-        if not with_i and not any(real):
+        if not with_i and not enough(real):
             continue
         if not _near(values[0], values[1], tolerance=tolerance):
             return False
@@ -250,10 +260,11 @@ def _same_at_points(left: Expression, right: Expression) -> bool:
     return bool(verify([left], [right], float_rounding=15, timeout_seconds=None))
 
 
-def _points(symbols: list[Any]) -> list[dict[Any, Any]]:
+def _points(symbols: list[Any], *, whole: bool = False) -> list[dict[Any, Any]]:
     return [
         {symbol: start + sign * step * index for index, symbol in enumerate(symbols)}
         for start, step, sign in _POINTS
+        if start.is_Integer or not whole
     ]
 
 

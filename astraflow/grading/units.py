@@ -22,6 +22,16 @@ class Unit:
     """Base quantities with their powers, sorted; an unknown word is a quantity of its own."""
 
     @property
+    def measured(self) -> frozenset[tuple[str, int]]:
+        """The powers of quantities that the tables know."""
+        return frozenset(self.dimensions) - self.described
+
+    @property
+    def described(self) -> frozenset[tuple[str, int]]:
+        """Words beside a quantity that no table knows, as in ``years old``."""
+        return frozenset((base, power) for base, power in self.dimensions if base not in _BASES)
+
+    @property
     def is_angle(self) -> bool:
         """True for degrees, whose value may also be given in radians."""
         return self.dimensions == (("degree", 1),)
@@ -29,7 +39,7 @@ class Unit:
     @property
     def is_percent(self) -> bool:
         """True for a percent sign."""
-        return self.dimensions == (("percent", 1),)
+        return ("percent", 1) in self.dimensions
 
 
 _LENGTH = {
@@ -100,8 +110,16 @@ _WORD = re.compile(
     r"\\text\{([^{}]*)\}|(\\circ|%)|\^\s*(?:\{\s*(-?\d)\s*\}|(-?\d))|([a-zA-Z]+)|(/)|(\\cdot|[-.\s*])"
 )
 _IGNORED = frozenset(
-    ["of", "the", "a", "an", "approximately", "about", "exactly", "each", "total", "and", "or"]
+    ["of", "the", "a", "an", "approximately", "about", "exactly", "each", "total", "and"]
 )
+_QUALIFIERS = frozenset(
+    [
+        "not", "no", "non", "never", "neither", "nor", "none", "isn't", "wrong", "incorrect",
+        "false", "least", "most", "than", "or", "above", "below", "under", "over", "between",
+        "except", "minus", "plus", "without", "unless", "up",
+    ]
+)  # fmt: skip
+"""Words that change what a number says, so that they are no unit: "at most 17", "not 17"."""
 
 
 def _table() -> dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]]:
@@ -118,6 +136,7 @@ def _table() -> dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]]:
 
 
 _TABLE = _table()
+_BASES = frozenset(base for _, dimensions in _TABLE.values() for base, _ in dimensions)
 
 
 def is_unit_word(word: str) -> bool:
@@ -135,7 +154,7 @@ def read_unit(text: str) -> Unit | None:
     Returns None for text that names no unit. Words that no table knows are units of their own.
     """
     words = _words(text.strip().removeprefix("^"))
-    if not words:
+    if not words or not _QUALIFIERS.isdisjoint(word.lower() for word in words):
         return None
     factor = Fraction(1)
     powers: Counter[str] = Counter()
@@ -163,8 +182,14 @@ def read_unit(text: str) -> Unit | None:
 
 
 def convertible(one: Unit, other: Unit) -> bool:
-    """Say whether two units measure one quantity; a bare degree also fits a temperature."""
+    """
+    Say whether two units measure one quantity; a bare degree also fits a temperature.
+
+    What is counted or described may be named on one side only: years old, percent increase.
+    """
     if one.dimensions == other.dimensions:
+        return True
+    if one.measured and one.measured == other.measured and not (one.described and other.described):
         return True
     names = {base for unit in (one, other) for base, _ in unit.dimensions}
     return names in ({"degree", "celsius"}, {"degree", "fahrenheit"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["NUMBER_WORDS", "is_placeholder", "read_words", "words_alike"]
+__all__ = ["is_placeholder", "number_of", "read_words", "words_alike"]
 
-NUMBER_WORDS = {
+_NUMBER_WORDS = {
     word: value
     for value, word in enumerate(
         [
@@ -30,11 +30,15 @@ NUMBER_WORDS = {
             "seventeen",
             "eighteen",
             "nineteen",
-            "twenty",
         ]
     )
 }
-"""Small numbers that people write out."""
+_TENS = {
+    word: 10 * value
+    for value, word in enumerate(
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2
+    )
+}
 
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _PHRASE = re.compile(r"[A-Za-z][A-Za-z'’\-. ]*(?:[A-Za-z0-9' \-.]*)")  # noqa: RUF001
@@ -107,6 +111,16 @@ def _is_word(word: str, *, upright: bool) -> bool:
     if upright:
         return len(word) >= 2
     return len(word) >= 3 and list(word) != sorted(word) and len(set(word)) > 1
+
+
+def number_of(words: tuple[str, ...]) -> int | None:
+    """Return the number below a hundred that the words say; None where they say none."""
+    if len(words) == 1:
+        return _NUMBER_WORDS.get(words[0], _TENS.get(words[0]))
+    if len(words) == 2 and words[0] in _TENS:
+        unit = _NUMBER_WORDS.get(words[1], 0)
+        return _TENS[words[0]] + unit if 0 < unit < 10 else None
+    return None
 
 
 def words_alike(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:

@@ -1,8 +1,9 @@
 """
 A process that grades formulas: frames in on stdin, frames out on stdout, killed from outside.
 
-A frame is a length (4 bytes, little endian) and a msgpack body. The first frame out is empty and
-says that computer algebra is loaded.
+A frame in is a length (4 bytes, little endian), one byte for what is asked and a msgpack body; a
+frame out is a length and the name of the outcome. The first frame out is empty and says that
+computer algebra is loaded.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from typing import BinaryIO
 
 import msgspec
 
-from astraflow.grading.reward import GradeRequest
+from astraflow.grading.reward import GoldCheck, GradeRequest
 from astraflow.records import Outcome
 
-__all__ = ["FRAME_HEADER", "encode_frame", "main", "read_exactly"]
+__all__ = ["FRAME_HEADER", "encode_frame", "encode_task", "main", "read_exactly"]
 
 FRAME_HEADER = struct.Struct("<I")
 MEMORY_BYTES = 2 << 30
 """Address space of a worker; sympy and its parser take 400 MiB of it."""
 
+_GRADE = b"g"
+_CHECK = b"c"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,19 +40,41 @@ def main() -> None:
 
     grade(gold="\\frac{\\sqrt{3}}{3}", completion="\\boxed{\\frac{1}{\\sqrt{3}}}")
     _send(replies, b"")
-    decoder = msgspec.msgpack.Decoder(GradeRequest)
     while (body := _receive(requests)) is not None:
-        request = decoder.decode(body)
-        try:
-            outcome, _ = grade(
-                gold=request.gold,
-                completion=request.completion,
-                answer=request.answer or "boxed",
-                truncated=request.truncated,
-            )
-        except (RecursionError, MemoryError):
-            outcome = Outcome.UNPARSABLE
-        _send(replies, outcome.value.encode())
+        answer = _check if body[:1] == _CHECK else _grade
+        _send(replies, answer(body[1:]).value.encode())
+
+
+def _grade(body: bytes) -> Outcome:
+    from astraflow.grading.math_answers import grade
+
+    request = msgspec.msgpack.decode(body, type=GradeRequest)
+    try:
+        outcome, _ = grade(
+            gold=request.gold,
+            completion=request.completion,
+            answer=request.answer or "boxed",
+            truncated=request.truncated,
+        )
+    except (RecursionError, MemoryError):
+        return Outcome.UNPARSABLE
+    return outcome
+
+
+def _check(body: bytes) -> Outcome:
+    from astraflow.grading.math_answers import check_gold
+
+    try:
+        readable = check_gold(msgspec.msgpack.decode(body, type=GoldCheck).gold)
+    except (RecursionError, MemoryError):
+        readable = False
+    return Outcome.RIGHT if readable else Outcome.GOLD_UNPARSABLE
+
+
+def encode_task(task: GradeRequest | GoldCheck) -> bytes:
+    """Say in one byte what is asked, and ask it."""
+    kind = _CHECK if isinstance(task, GoldCheck) else _GRADE
+    return kind + msgspec.msgpack.encode(task)
 
 
 def encode_frame(body: bytes) -> bytes:

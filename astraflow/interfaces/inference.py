@@ -64,6 +64,10 @@ class EngineLoad:
     capacity: int
     """Requests that can be decoded at once (count)."""
 
+    waiting_target: int | None = None
+    """Requests that should wait so that the engine never runs dry; None leaves it to admission
+    (count)."""
+
 
 class InferenceBackend(Protocol):
     """

@@ -21,7 +21,8 @@ def groups_wanted(load: EngineLoad, *, in_flight: int, group_size: int, limit: i
         group_size: Samples of one group (count).
         limit: Most samples in flight; None lets the engine's capacity decide (count).
     """
-    slack = max(group_size, int(load.capacity * _WAITING_FRAC))
+    slack = load.waiting_target or int(load.capacity * _WAITING_FRAC)
+    slack = max(group_size, slack)
     if limit is None and load.waiting > slack:
         return 0
     most = load.capacity + slack if limit is None else limit

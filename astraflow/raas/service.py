@@ -112,7 +112,9 @@ async def build_workflow(recipe: Recipe, engine: InferenceBackend) -> AsyncItera
     )
     context = WorkflowContext(
         recipe=recipe,
-        renderer=PromptRenderer(tokenizer, model=recipe.model.path),
+        renderer=PromptRenderer(
+            tokenizer, model=recipe.model.path, chat=section.chat, examples=section.examples
+        ),
         reward=reward,
         sample=partial(
             sample_with_retries,
@@ -120,7 +122,7 @@ async def build_workflow(recipe: Recipe, engine: InferenceBackend) -> AsyncItera
             timeout_s=recipe.rollout.request_timeout_s,
             retries=recipe.rollout.max_retries,
         ),
-        stop_ids=stop_ids(tokenizer, recipe.model.path),
+        stop_ids=stop_ids(tokenizer, recipe.model.path, section.stop),
     )
     try:
         yield load_plugin("workflows", section.name).build(context)

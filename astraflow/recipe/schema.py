@@ -103,6 +103,17 @@ class WorkflowSection(RecipeModel):
     instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
     """Put after the problem, on a line of its own; empty adds nothing."""
 
+    chat: bool = True
+    """Ask through the tokenizer's chat template; false asks with plain text that the model goes
+    on with, which is what a base model can do."""
+
+    examples: str = ""
+    """Put before the problem, such as solved problems of the same form; empty adds nothing."""
+
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer besides the model's own end tokens, each a single token, such as
+    a newline after plain-text prompts."""
+
     grading_timeout_s: float = Field(default=3.0, ge=0.1, le=60)
     """Hard limit for grading one answer; the worker that exceeds it is killed (s)."""
 
@@ -251,6 +262,10 @@ class TrainerSection(RecipeModel):
     optimizer: OptimizerSection = OptimizerSection()
     """The optimizer."""
 
+    shares_gpus: bool = False
+    """Train on the first GPUs of rollout instead of on others: both on one GPU, each with its
+    share of the memory (lower the engine's, such as `rollout.sglang.mem_fraction_static`)."""
+
 
 class WeightsSection(RecipeModel):
     """How a new version travels from the trainer to the rollout instances."""
@@ -388,3 +403,10 @@ class Recipe(RecipeModel):
 
     limits: LimitsSection = LimitsSection()
     """Deadlines."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the run takes on its host (count)."""
+        if self.trainer.shares_gpus:
+            return max(self.rollout.gpus, self.trainer.gpus)
+        return self.rollout.gpus + self.trainer.gpus

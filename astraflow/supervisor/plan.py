@@ -70,7 +70,7 @@ def plan_run(
     """
     Plan a run.
 
-    Rollout instances take the first GPUs, the trainer the ones after.
+    Rollout instances take the first GPUs, the trainer the ones after, or the same ones.
 
     Args:
         recipe: The validated recipe.
@@ -79,6 +79,7 @@ def plan_run(
     """
     rollout, trainer = recipe.rollout, recipe.trainer
     per_instance = rollout.gpus // rollout.instances
+    first_of_trainer = 0 if trainer.shares_gpus else rollout.gpus
     resume = ("--resume-from", str(resume_from)) if resume_from else ()
     folder = ("--run-folder", str(run_folder))
     to_dataflow = ("--dataflow", DATAFLOW_ADDRESS)
@@ -100,7 +101,7 @@ def plan_run(
             "trainer",
             (*folder, *to_dataflow, *resume),
             {**_PASSIVE, **_trainer_environment(recipe)},
-            tuple(range(rollout.gpus, rollout.gpus + trainer.gpus)),
+            tuple(range(first_of_trainer, first_of_trainer + trainer.gpus)),
             12,
         ),
     )

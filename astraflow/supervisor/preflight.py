@@ -114,7 +114,7 @@ def require_gpus(recipe: Recipe) -> None:
     Raises:
         HardwareError: there are too few.
     """
-    wanted = recipe.rollout.gpus + recipe.trainer.gpus
+    wanted = recipe.num_gpus
     visible = visible_gpus()
     if wanted > len(visible):
         shown = ", ".join(visible) or "none"

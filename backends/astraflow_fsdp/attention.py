@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,52 +59,58 @@ def knows_sequence_ends(attention: str) -> bool:
 
 def register_varlen() -> None:
     """Offer torch's variable-length attention to transformers under our name."""
+    from torch.nn.attention.varlen import varlen_attn
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(_VARLEN, _varlen_attention)
+    AttentionInterface.register(_VARLEN, _build_varlen(varlen_attn))
     AttentionMaskInterface.register(_VARLEN, _no_mask)
 
 
-def _varlen_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """
-    Attend within each packed sequence, causally.
-
-    Args:
-        module: The attention layer.
-        query: ``[1, heads, tokens, width]``.
-        key: ``[1, kv_heads, tokens, width]``.
-        value: ``[1, kv_heads, tokens, width]``.
-        attention_mask: Always None.
-        scaling: Factor on the scores.
-        kwargs: ``cu_seq_lens_q`` and ``max_length_q`` as transformers passes them down.
-
-    Returns:
-        ``[1, tokens, heads, width]``, and no attention weights.
-    """
-    from torch.nn.attention.varlen import varlen_attn
-
-    groups = query.shape[1] // key.shape[1]
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+def _build_varlen(varlen_attn: Any) -> Callable[..., tuple[Tensor, None]]:
+    """Adapt torch's function, whose options differ from version to version."""
     parameters = inspect.signature(varlen_attn).parameters
-    options: dict[str, Any] = {"scale": scaling} if "scale" in parameters else {}
+    takes_scale, takes_groups = "scale" in parameters, "enable_gqa" in parameters
     # torch 2.10 says is_causal, later ones say it with a window.
-    options |= {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
-    if "enable_gqa" in parameters:
-        options["enable_gqa"] = groups > 1
-    elif groups > 1:
-        k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
-    bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
-    out = varlen_attn(q, k, v, bounds, bounds, longest, longest, **options)
-    assert isinstance(out, Tensor)
-    return out[None], None
+    window = {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
+
+    def attend(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """
+        Attend within each packed sequence, causally.
+
+        Args:
+            module: The attention layer.
+            query: ``[1, heads, tokens, width]``.
+            key: ``[1, kv_heads, tokens, width]``.
+            value: ``[1, kv_heads, tokens, width]``.
+            attention_mask: Always None.
+            scaling: Factor on the scores.
+            kwargs: ``cu_seq_lens_q`` and ``max_length_q`` as transformers passes them down.
+
+        Returns:
+            ``[1, tokens, heads, width]``, and no attention weights.
+        """
+        groups = query.shape[1] // key.shape[1]
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        options: dict[str, Any] = dict(window)
+        if takes_scale:
+            options["scale"] = scaling
+        if takes_groups:
+            options["enable_gqa"] = groups > 1
+        elif groups > 1:
+            k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
+        bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
+        out: Tensor = varlen_attn(q, k, v, bounds, bounds, longest, longest, **options)
+        return out[None], None
+
+    return attend
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

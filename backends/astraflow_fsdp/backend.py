@@ -207,13 +207,18 @@ class FsdpBackend:
                     "preserve_rng_state": False,
                 }
             )
+            if recompute == "half":
+                for layer in policy.model.model.layers[1::2]:
+                    layer.gradient_checkpointing = False
         if self._settings.compile:
             for layer in policy.model.model.layers:
-                layer.compile()
+                # Not the module: FSDP's hooks and checkpointing stay outside.
+                layer.forward = torch.compile(layer.forward)
         scorer = Scorer(
             policy.model,
             temperature=self._context.temperature,
             chunk_tokens=self._settings.logprob_chunk_tokens,
+            compiled=self._settings.compile,
         )
         shard(
             scorer,

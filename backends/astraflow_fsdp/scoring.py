@@ -25,13 +25,17 @@ class Scorer(nn.Module):
         model: A causal language model of transformers, with ``model`` and ``lm_head``.
         temperature: Log-probabilities are of ``logits / temperature``.
         chunk_tokens: Rows whose logits exist at one time.
+        compiled: Compile what follows the head, which then reads the logits once.
     """
 
-    def __init__(self, model: Any, *, temperature: float, chunk_tokens: int) -> None:
+    def __init__(
+        self, model: Any, *, temperature: float, chunk_tokens: int, compiled: bool = False
+    ) -> None:
         super().__init__()
         self.policy = model
         self._temperature = temperature
         self._chunk_tokens = chunk_tokens
+        self._logprobs = torch.compile(_logprobs) if compiled else _logprobs
 
     def forward(self, inputs: Inputs) -> Tensor:
         """
@@ -61,11 +65,13 @@ class Scorer(nn.Module):
         """Return ``[rows, columns, width]``, the last hidden states."""
         bounds: dict[str, Any] = {}
         if inputs.cu_seqlens is not None:
+            # A bound, not the length: each new value would compile the layers anew.
+            longest = 1 << (inputs.longest_tokens - 1).bit_length()
             bounds = {
                 "cu_seq_lens_q": inputs.cu_seqlens,
                 "cu_seq_lens_k": inputs.cu_seqlens,
-                "max_length_q": inputs.longest_tokens,
-                "max_length_k": inputs.longest_tokens,
+                "max_length_q": longest,
+                "max_length_k": longest,
             }
         # With a cache, packed sequences would see each other; without a mask, right pads are
         # hidden by causality alone and the fast kernels apply.
@@ -81,9 +87,9 @@ class Scorer(nn.Module):
 
     def _chunk(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
-            return _logprobs(hidden, weight, targets, self._temperature)
+            return self._logprobs(hidden, weight, targets, self._temperature)
         result: Tensor = checkpoint(
-            _logprobs,
+            self._logprobs,
             hidden,
             weight,
             targets,

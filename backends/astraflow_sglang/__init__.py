@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from astraflow.errors import PluginError
 from astraflow.interfaces import InferenceBackend, InferenceContext
 from astraflow.plugins import Plugin
 from astraflow.recipe.base import RecipeModel
+from astraflow.recipe.schema import Recipe
 
 __all__ = ["SglangSettings", "plugin"]
 
@@ -43,12 +43,41 @@ class SglangSettings(RecipeModel):
     start_timeout_s: float = Field(default=600.0, gt=0)
     """Time for a server to load; a first start also compiles kernels (s)."""
 
+    server_args: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Further options of `sglang serve` by their long names without dashes, such as
+    `schedule_policy: lpm`; true passes the bare option. The server refuses what it does not
+    know, and its log says so."""
 
-_UNAVAILABLE = "the `sglang` adapter cannot sample yet: its servers have not landed"
+
+_OURS = {
+    *("model_path", "host", "port", "api_key", "tp_size", "dtype", "context_length"),
+    *("skip_tokenizer_init", "custom_weight_loader", "mem_fraction_static"),
+    *("max_running_requests", "attention_backend", "sampling_backend", "chunked_prefill_size"),
+    *("disable_cuda_graph", "dp_size"),
+}
+
+
+def _refuses(recipe: Recipe) -> str:
+    if not recipe.rollout.gpus:
+        return "the `sglang` adapter needs `rollout.gpus` of at least 1"
+    if recipe.rollout.tensor_parallel > 1:
+        return (
+            "the `sglang` adapter proves weights on whole tensors, so each copy of the model has "
+            f"one GPU, and rollout.tensor_parallel is {recipe.rollout.tensor_parallel}; raise "
+            "`rollout.data_parallel` instead"
+        )
+    settings = getattr(recipe.rollout, "sglang", None)
+    given = settings.server_args if isinstance(settings, SglangSettings) else {}
+    taken = sorted(set(given) & _OURS)
+    if taken:
+        return f"`rollout.sglang.server_args` may not set `{taken[0]}`: the adapter sets it"
+    return ""
 
 
 def _build(context: InferenceContext) -> InferenceBackend:
-    raise PluginError(_UNAVAILABLE, hint="`--set rollout.backend=transformers`")
+    from astraflow_sglang.backend import SglangBackend
+
+    return SglangBackend(context)
 
 
 plugin: Plugin[InferenceBackend] = Plugin(
@@ -57,5 +86,5 @@ plugin: Plugin[InferenceBackend] = Plugin(
     build=_build,
     extra="sglang",
     needs=("torch", "transformers", "sglang"),
-    unavailable=_UNAVAILABLE,
+    refuses=_refuses,
 )
