@@ -32,7 +32,7 @@ class Load:
         engine: Where they go.
         concurrent: Requests in flight (count).
         prompt_tokens: Of each (tokens).
-        answer_tokens: Of each; answers do not end earlier (tokens).
+        answer_tokens: Of each on average, from half to one and a half of it (tokens).
         vocabulary: Token ids to draw prompts from (count).
     """
 
@@ -67,7 +67,7 @@ class Load:
                     (number * 7919 + k * 104729) % self.vocabulary
                     for k in range(self.prompt_tokens)
                 ),
-                max_new_tokens=self.answer_tokens,
+                max_new_tokens=self.answer_tokens // 2 + number * 7919 % self.answer_tokens,
                 temperature=1.0,
                 seed=number,
                 stop_ids=(),
@@ -107,20 +107,21 @@ async def measure_swaps(
     )
     receiver = TcpReceiver([publisher.address], run_id="bench", token="bench", name="bench")
     stop = asyncio.Event()
+    quiet_s = max(swaps * every_s / 4, 1.0)
     start_version = int(engine.version)
     await asyncio.to_thread(publisher.publish, PolicyVersion(start_version), list(trained.shards()))
     runner = asyncio.create_task(load.run(until=stop))
     rows = []
     try:
         await _until_tokens(load, 4 * load.concurrent)
-        quiet = await _throughput(load, every_s * 2)
+        quiet = await _throughput(load, quiet_s)
         busy_started, busy_tokens = time.perf_counter(), load.tokens
         for number in range(1, swaps + 1):
             began = time.perf_counter()
             rows.append(await _swap(engine, publisher, receiver, trained, start_version + number))
             await asyncio.sleep(max(every_s - (time.perf_counter() - began), 0.0))
         busy = (load.tokens - busy_tokens) / (time.perf_counter() - busy_started)
-        quiet_after = await _throughput(load, every_s * 2)
+        quiet_after = await _throughput(load, quiet_s)
     finally:
         stop.set()
         await runner
@@ -231,7 +232,7 @@ def run_swaps(
         context = InferenceContext(
             model_path=str(folder),
             dtype="bfloat16",
-            context_length=answer_tokens + 256,
+            context_length=2 * answer_tokens + 256,
             settings=plugin.settings.model_validate(settings),
             gpus=gpus,
             tensor_parallel=1,

@@ -190,3 +190,30 @@ def swaps(
             data_console.print(
                 f"{name:32} {value:.4g}" if isinstance(value, float) else f"{name:32} {value}"
             )
+
+
+@bench_app.command()
+def rollout(
+    recipe: Annotated[str, typer.Argument(help="Says which engine, workflow and reward.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override one value of the recipe.")
+    ] = None,
+    concurrent: Annotated[int, typer.Option(help="Answers in flight (count).", min=1)] = 256,
+    answers: Annotated[int, typer.Option(help="Answers of each turn (count).", min=1)] = 1024,
+    json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+) -> None:
+    """Time sampling through RaaS, grading included, against the bare engine."""
+    from astraflow.bench.rollout import measure_rollout
+    from astraflow.cli.console import data_console, print_json
+    from astraflow.supervisor.preflight import require_recipe
+
+    found = require_recipe(recipe, overrides or []).resolved
+    assert found is not None  # or an error was raised
+    figures = measure_rollout(found.recipe, concurrent=concurrent, answers=answers)
+    if json:
+        print_json(figures)
+        return
+    data_console.print(
+        f"{figures['backend']}: {figures['raas_tokens_per_s']:,.0f} tokens/s through RaaS, "
+        f"{figures['bare_tokens_per_s']:,.0f} from the bare engine ({figures['raas_frac']:.1%})"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from astraflow.weights import kernels
 from astraflow.weights.delta import TILE
 from astraflow.weights.hashes import segment_hashes
 from astraflow.weights.threads import spread
+
+_STAGING_STEP_BYTES = 64 * 1024 * 1024
 
 __all__ = ["Entries", "apply_patch", "apply_patches", "read_entries"]
 
@@ -171,14 +174,21 @@ def _apply_on_gpu(targets: Sequence[Tensor], patches: Sequence[TensorPatch]) -> 
     from astraflow.weights.gpu_apply import Piece, Staged
 
     offsets = np.concatenate([[0], np.cumsum([len(patch.payload) for patch in patches])])
-    host = torch.empty(int(offsets[-1]), dtype=torch.uint8, pin_memory=True)
+    host = _pinned(-(-int(offsets[-1]) // _STAGING_STEP_BYTES))[: int(offsets[-1])]
     content = host.numpy()
+    spread(
+        lambda index: np.copyto(
+            content[offsets[index] : offsets[index + 1]],
+            np.frombuffer(patches[index].payload, np.uint8),
+        ),
+        range(len(patches)),
+        total_bytes=len(content),
+    )
     pieces = []
     for target, patch, offset in zip(targets, patches, offsets.tolist(), strict=False):
         if target.element_size() != 2:
             apply_patch(target, patch)
             continue
-        content[offset : offset + len(patch.payload)] = np.frombuffer(patch.payload, np.uint8)
         pieces.append(
             Piece(
                 name=patch.spec.name,
@@ -190,6 +200,12 @@ def _apply_on_gpu(targets: Sequence[Tensor], patches: Sequence[TensorPatch]) -> 
         )
     Staged(host, pieces, targets[0].device).write()
     torch.cuda.current_stream(targets[0].device).synchronize()
+
+
+@lru_cache(maxsize=2)
+def _pinned(steps: int) -> Tensor:
+    """Keep staging memory: pinning gigabytes takes longer than filling them."""
+    return torch.empty(steps * _STAGING_STEP_BYTES, dtype=torch.uint8, pin_memory=True)
 
 
 def _apply_dense(flat: Tensor, patch: TensorPatch) -> None:

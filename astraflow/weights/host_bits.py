@@ -13,7 +13,7 @@ from torch import Tensor
 
 from astraflow.interfaces.weights import Encoding, Shard
 from astraflow.weights.delta import Bits, Changes, encode, join, merge_changes, take_changes
-from astraflow.weights.hashes import PIECE_BYTES, combine, piece_digests
+from astraflow.weights.hashes import PIECE_BYTES, combine, piece_digests, segment_hashes
 from astraflow.weights.threads import spread
 
 __all__ = ["HostBits", "StepChanges"]
@@ -66,9 +66,11 @@ class HostBits:
         """Take over whole shards, whatever was there."""
         for target, shard in zip(self._tensors, shards, strict=True):
             target.copy_(shard.values.detach().reshape(-1), non_blocking=self._pinned)
-        if self._pinned:
-            torch.cuda.synchronize()
         self._hashes = []
+        if self._pinned:
+            # A GPU hashes its own copy in the time that a CPU takes for a hundredth of it.
+            self._hashes = segment_hashes([shard.values for shard in shards])
+            torch.cuda.synchronize()
 
     def advance(self, shards: Sequence[Shard]) -> StepChanges:
         """Move on to new bits and return what changed."""

@@ -35,17 +35,16 @@ class Answer:
         self._newest = version
         self._until: list[tuple[int, PolicyVersion]] = []
 
-    def note_swap(self, tokens: int | None, old: PolicyVersion, new: PolicyVersion) -> None:
+    def note_swap(self, tokens: int, old: PolicyVersion, new: PolicyVersion) -> None:
         """
         Note that the weights changed.
 
         Args:
-            tokens: Tokens drawn with ``old``; None if nobody can tell, which counts every token
-                of the answer as old: staleness is then over- and never underestimated (count).
+            tokens: Tokens drawn before (count).
             old: The version before.
             new: The version from here on.
         """
-        self._until.append((1 << 62 if tokens is None else tokens, old))
+        self._until.append((tokens, old))
         self._newest = new
 
     def versions(self, count: int) -> tuple[PolicyVersion, ...]:
@@ -108,7 +107,7 @@ class Answers:
             del self._open[name]
 
     def note_swap(
-        self, server: int, old: PolicyVersion, new: PolicyVersion, reached: Mapping[str, int] | None
+        self, server: int, old: PolicyVersion, new: PolicyVersion, reached: Mapping[str, int]
     ) -> None:
         """
         Note new weights in one server.
@@ -117,13 +116,12 @@ class Answers:
             server: Its index.
             old: The version before.
             new: The version from here on.
-            reached: Tokens of each request that the server knew; None if it cannot tell.
+            reached: Tokens of each request that the server knew (count).
         """
         for answer in self._open.values():
             if answer.server == server:
                 # A request that the server does not know has not begun.
-                tokens = None if reached is None else reached.get(answer.request_id, 0)
-                answer.note_swap(tokens, old, new)
+                answer.note_swap(reached.get(answer.request_id, 0), old, new)
 
     def _choose(self, request: SampleRequest) -> int:
         """Send a group to one server, which then prefills its prompt once."""

@@ -120,12 +120,12 @@ class SglangBackend:
         """
         self._require_usable()
         async with self._hold:
-            await asyncio.gather(*(server.pause() for server in self._servers))
+            await self._weights.hold()
             try:
                 yield
             finally:
                 self._require_proved()
-                await asyncio.gather(*(server.resume() for server in self._servers))
+                await self._weights.release()
 
     async def install(self, update: WeightUpdate) -> None:
         """

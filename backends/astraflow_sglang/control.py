@@ -1,19 +1,88 @@
 """
 What passes between the adapter and its loader inside SGLang's worker.
 
-The adapter writes an update's bytes to memory that all its servers read, and an order to a
-mailbox of each (memfds, so nothing is left behind however it ends). The loader opens them by path,
-does what it is told, and leaves its answer in the mailbox: its length in 8 bytes, then the answer.
+The adapter writes an update's bytes to memory that all its servers read, and talks to each
+worker through a mailbox (memfds, so nothing is left behind however it ends):
+
+    bytes 0 to 7     state, below
+    bytes 8 to 15    length of the content
+    bytes 16 ...     an order, then its answer
+
+    adapter                       worker, between two steps of its scheduler
+    HOLD            ──▶
+                    ◀──           HELD      decoding stands still from here
+    ORDER           ──▶
+                    ◀──           ANSWERED  (any number of orders)
+    RELEASE         ──▶
+                    ◀──           RUNNING   decoding goes on
 """
 
 from __future__ import annotations
 
+import mmap
+from enum import IntEnum
+
 import msgspec
 
-__all__ = ["ANSWER_BYTES", "Answer", "Control", "Order", "Piece", "Progress", "Tensor"]
+__all__ = [
+    "MAILBOX_BYTES",
+    "Answer",
+    "Control",
+    "Mailbox",
+    "Order",
+    "Piece",
+    "Progress",
+    "State",
+    "Tensor",
+]
 
-ANSWER_BYTES = 4 * 1024 * 1024
-"""Size of a mailbox."""
+MAILBOX_BYTES = 8 * 1024 * 1024
+_HEAD_BYTES = 16
+
+
+class State(IntEnum):
+    """Whose turn it is."""
+
+    RUNNING = 0
+    HOLD = 1
+    HELD = 2
+    ORDER = 3
+    ANSWERED = 4
+    RELEASE = 5
+
+
+class Mailbox:
+    """
+    One worker's mailbox, as either side maps it.
+
+    Args:
+        memory: ``MAILBOX_BYTES``.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        # An aligned word is written in one piece, and after the content that it announces.
+        self._words = memoryview(memory)[:_HEAD_BYTES].cast("Q")
+
+    @property
+    def state(self) -> int:
+        """One of :class:`State`."""
+        return self._words[0]
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._words[0] = state
+
+    def put(self, content: bytes) -> None:
+        """Write a content; the state that announces it comes after."""
+        if len(content) > MAILBOX_BYTES - _HEAD_BYTES:
+            raise ValueError(f"a message of {len(content)} bytes does not fit the mailbox")
+        self._memory[_HEAD_BYTES : _HEAD_BYTES + len(content)] = content
+        self._words[1] = len(content)
+
+    def take(self) -> bytes:
+        """Read the content."""
+        return self._memory[_HEAD_BYTES : _HEAD_BYTES + self._words[1]]
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -43,18 +112,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """At the start: find these, and hash them."""
     pieces: tuple[Piece, ...] = ()
     """Later: write these, and prove every one."""
+    path: str = ""
+    """The memory with the pieces' bytes."""
+    size: int = 0
+    """Bytes of that memory."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """The line that the loader is called with."""
+    """The line that SGLang calls the loader with, once."""
 
-    path: str
-    """The memory with the update's bytes."""
-    size: int
-    """Bytes of that memory."""
     mailbox: str
-    order_bytes: int
-    """Bytes of the order, from the start of the mailbox."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -76,8 +143,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of each tensor of the first order."""
     wrong: tuple[int, ...] = ()
     """Pieces that do not hash to their proof."""
-    progress: tuple[Progress, ...] | None = None
-    """Every request in the server; None if the loader cannot tell."""
+    progress: tuple[Progress, ...] = ()
+    """Every request in the server."""
     stage_ms: float = 0.0
     write_ms: float = 0.0
     prove_ms: float = 0.0

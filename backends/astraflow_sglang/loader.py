@@ -11,7 +11,6 @@ import mmap
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,10 +22,20 @@ from astraflow.interfaces.weights import Encoding
 from astraflow.weights.gpu_apply import Piece as StagedPiece
 from astraflow.weights.gpu_apply import Staged
 from astraflow.weights.hashes import segment_hashes
-from astraflow_sglang.control import Answer, Control, Order, Progress
+from astraflow_sglang.control import (
+    MAILBOX_BYTES,
+    Answer,
+    Control,
+    Mailbox,
+    Order,
+    Progress,
+    State,
+)
 from astraflow_sglang.mapping import find_tensors
 
 __all__ = ["apply"]
+
+_LOOK_AGAIN_S = 0.0002
 
 
 class _Memory:
@@ -63,34 +72,71 @@ _STATE = _State()
 
 def apply(model: nn.Module, named_tensors: list[tuple[str, Tensor]]) -> None:
     """
-    Follow one order.
+    Follow the first order, and from here on serve the mailbox between the scheduler's steps.
 
     Args:
         model: SGLang's model on this worker's GPU.
         named_tensors: One tensor of bytes, the control line.
     """
     control = msgspec.json.decode(bytes(named_tensors[0][1].cpu().numpy()), type=Control)
-    with Path(control.mailbox).open("r+b") as mailbox:
-        answer = _follow(model, control, mailbox.read(control.order_bytes))
-        reply = msgspec.msgpack.encode(answer)
-        mailbox.seek(0)
-        mailbox.write(len(reply).to_bytes(8, "little") + reply)
+    descriptor = os.open(control.mailbox, os.O_RDWR)
+    try:
+        mailbox = Mailbox(mmap.mmap(descriptor, MAILBOX_BYTES))
+    finally:
+        os.close(descriptor)
+    answer = _follow(model, mailbox.take())
+    scheduler = _calling_scheduler()
+    if scheduler is None:
+        answer = Answer(error="SGLang's scheduler was not found: this version is not known")
+    elif not answer.error and not answer.unmapped:
+        _serve_between_steps(scheduler, model, mailbox)
+    mailbox.put(msgspec.msgpack.encode(answer))
 
 
-def _follow(model: nn.Module, control: Control, content: bytes) -> Answer:
+def _serve_between_steps(scheduler: Any, model: nn.Module, mailbox: Mailbox) -> None:
+    """
+    Look into the mailbox in every turn of the scheduler's loop.
+
+    SGLang's own pause goes through the process that answers HTTP, which may have hundreds of
+    answers to write first: that took up to five seconds. Here it takes one step.
+    """
+    process = scheduler.process_input_requests
+
+    def process_and_serve(requests: Any) -> None:
+        process(requests)
+        if mailbox.state != State.RUNNING:
+            _serve(scheduler, model, mailbox)
+
+    scheduler.process_input_requests = process_and_serve
+
+
+def _serve(scheduler: Any, model: nn.Module, mailbox: Mailbox) -> None:
+    """Keep the scheduler here until it is released."""
+    mailbox.state = State.HELD
+    while (state := mailbox.state) != State.RELEASE:
+        if state == State.ORDER:
+            answer = _follow(model, mailbox.take(), scheduler)
+            mailbox.put(msgspec.msgpack.encode(answer))
+            mailbox.state = State.ANSWERED
+        else:
+            time.sleep(_LOOK_AGAIN_S)
+    mailbox.state = State.RUNNING
+
+
+def _follow(model: nn.Module, content: bytes, scheduler: Any = None) -> Answer:
     try:
         order = msgspec.msgpack.decode(content, type=Order)
-        return _find(model, order) if order.tensors else _install(_memory(control), order)
+        return _find(model, order) if order.tensors else _install(order, scheduler)
     except (AstraFlowError, RuntimeError, ValueError, KeyError, msgspec.MsgspecError) as error:
         return Answer(error=f"{type(error).__name__}: {error}")
 
 
-def _memory(control: Control) -> _Memory:
+def _memory(order: Order) -> _Memory:
     held = _STATE.memory
-    if held is None or held.key != (control.path, control.size):
+    if held is None or held.key != (order.path, order.size):
         if held is not None:
             held.close()
-        held = _STATE.memory = _Memory(control.path, control.size)
+        held = _STATE.memory = _Memory(order.path, order.size)
     return held
 
 
@@ -106,11 +152,12 @@ def _find(model: nn.Module, order: Order) -> Answer:
     if unmapped:
         return Answer(unmapped=tuple(unmapped))
     _STATE.tensors = tuple(found[tensor.name] for tensor in order.tensors)
-    return Answer(hashes=tuple(segment_hashes(_STATE.tensors)), progress=_progress())
+    return Answer(hashes=tuple(segment_hashes(_STATE.tensors)))
 
 
-def _install(memory: _Memory, order: Order) -> Answer:
+def _install(order: Order, scheduler: Any) -> Answer:
     started = time.perf_counter()
+    memory = _memory(order)
     device = _STATE.tensors[0].device
     targets = [_STATE.tensors[p.tensor].view(-1)[p.first : p.first + p.count] for p in order.pieces]
     staged = Staged(
@@ -137,22 +184,19 @@ def _install(memory: _Memory, order: Order) -> Answer:
     wrong = [i for i, piece in enumerate(order.pieces) if hashes[i] != piece.target_hash]
     return Answer(
         wrong=tuple(wrong),
-        progress=_progress(),
+        progress=_progress(scheduler),
         stage_ms=(staged_at - started) * 1000,
         write_ms=(written_at - staged_at) * 1000,
         prove_ms=(time.perf_counter() - written_at) * 1000,
     )
 
 
-def _progress() -> tuple[Progress, ...] | None:
+def _progress(scheduler: Any) -> tuple[Progress, ...]:
     """
-    Read from the scheduler that is calling us how many tokens each answer has.
+    Read from the scheduler how many tokens each answer has.
 
     A token of the last step may be drawn and not yet counted: its result waits in a queue.
     """
-    scheduler = _calling_scheduler()
-    if scheduler is None:
-        return None
     last = scheduler.last_batch
     pending: set[str] = set()
     if last is not None and getattr(scheduler, "result_queue", None):

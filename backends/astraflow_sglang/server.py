@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import io
-import json
 import logging
 import os
 import pickle
@@ -19,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
+import msgspec
 
 from astraflow.errors import AstraFlowError, NotReadyError
 from astraflow_sglang.launch import KEY_VARIABLE
@@ -64,7 +64,7 @@ class Server:
         self._log_path = log_path
         self._key = secrets.token_hex(16)
         self._process: asyncio.subprocess.Process | None = None
-        self._client: httpx.AsyncClient | None = None
+        self._client: aiohttp.ClientSession | None = None
         self._ended: asyncio.Task[int] | None = None
 
     async def start(self, *, within_s: float) -> None:
@@ -99,11 +99,12 @@ class Server:
                 start_new_session=True,
             )
         self._ended = asyncio.create_task(self._process.wait())
-        self._client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}",
+        # As many connections as requests: aiohttp finds a free one at once, however many.
+        self._client = aiohttp.ClientSession(
+            f"http://127.0.0.1:{port}",
             headers={"Authorization": f"Bearer {self._key}"},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            timeout=httpx.Timeout(_CONTROL_WITHIN_S, connect=10.0),
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=_CONTROL_WITHIN_S),
             trust_env=False,
         )
         await self._await_health(within_s)
@@ -121,23 +122,14 @@ class Server:
         """Free a request's place."""
         await self._post("/abort_request", {"rid": request_id})
 
-    async def pause(self) -> None:
-        """Stop decoding where it stands."""
-        await self._post("/pause_generation", {"mode": "in_place"})
-
-    async def resume(self) -> None:
-        """Go on decoding."""
-        await self._post("/continue_generation", {"torch_empty_cache": False})
-
-    async def run_loader(self, control: str, *, version: int | None = None) -> None:
-        """Call our loader in the server's worker with one line of control."""
+    async def run_loader(self, control: str) -> None:
+        """Call our loader in the server's worker, while no request is there, with one line."""
         body = {
             "serialized_named_tensors": [_pickled(control)],
             "load_format": _LOADER,
             # With requests alive a flush cannot succeed, and SGLang asserts that it does.
             "flush_cache": False,
             "abort_all_requests": False,
-            "weight_version": None if version is None else str(version),
         }
         await self._post("/update_weights_from_tensor", body)
 
@@ -177,7 +169,7 @@ class Server:
     async def close(self) -> None:
         """Stop the process and all that it started."""
         if self._client is not None:
-            await self._client.aclose()
+            await self._client.close()
             self._client = None
         if self._process is None or self._ended is None:
             return
@@ -193,10 +185,11 @@ class Server:
         while time.monotonic() < give_up:
             self.require_alive()
             assert self._client is not None
-            with contextlib.suppress(httpx.HTTPError):
-                reply = await self._client.get("/health", timeout=5.0)
-                if reply.status_code == 200:  # noqa: PLR2004 - HTTP's own number
-                    return
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                within = aiohttp.ClientTimeout(total=5.0)
+                async with self._client.get("/health", timeout=within) as reply:
+                    if reply.status == 200:  # noqa: PLR2004 - HTTP's own number
+                        return
             await asyncio.sleep(_ASK_AGAIN_S)
         raise NotReadyError(
             f"the SGLang server {self.name} did not answer within {within_s:g} s:\n"
@@ -217,21 +210,23 @@ class Server:
     ) -> dict[str, Any]:
         self.require_alive()
         assert self._client is not None
+        timeout = aiohttp.ClientTimeout(total=within_s)
         try:
-            reply = await self._client.request(method, path, json=body, timeout=within_s)
-        except httpx.HTTPError as error:
+            async with self._client.request(method, path, json=body, timeout=timeout) as reply:
+                content = await reply.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
             self.require_alive()
             raise AstraFlowError(
                 f"the SGLang server {self.name} did not answer {path}: {error!r}"
             ) from error
-        if reply.status_code != 200:  # noqa: PLR2004 - HTTP's own number
+        if reply.status != 200:  # noqa: PLR2004 - HTTP's own number
             raise AstraFlowError(
-                f"the SGLang server {self.name} answers {path} with {reply.status_code}: "
-                f"{reply.text[:500]}"
+                f"the SGLang server {self.name} answers {path} with {reply.status}: "
+                f"{content[:500].decode(errors='replace')}"
             )
-        if not reply.headers.get("content-type", "").startswith("application/json"):
+        if not reply.content_type.startswith("application/json"):
             return {}
-        answer: dict[str, Any] = json.loads(reply.content)
+        answer: dict[str, Any] = msgspec.json.decode(content)
         return answer
 
     def _signal(self, number: signal.Signals) -> None:

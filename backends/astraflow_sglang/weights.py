@@ -6,6 +6,7 @@ import asyncio
 import json
 import mmap
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,16 @@ import numpy as np
 from astraflow.errors import AstraFlowError, ProofError, StaleBaseError, WireError
 from astraflow.interfaces import InferenceContext, TensorPatch, WeightUpdate
 from astraflow.records import PolicyVersion
-from astraflow_sglang.control import ANSWER_BYTES, Answer, Control, Order, Piece, Tensor
+from astraflow_sglang.control import (
+    MAILBOX_BYTES,
+    Answer,
+    Control,
+    Mailbox,
+    Order,
+    Piece,
+    State,
+    Tensor,
+)
 from astraflow_sglang.server import Server
 
 if TYPE_CHECKING:
@@ -25,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["ServedWeights"]
 
 _PAGE_BYTES = 2 * 1024 * 1024
+_LOOK_AGAIN_S = 0.0005
+_TURN_WITHIN_S = 120.0
 
 
 class ServedWeights:
@@ -41,7 +53,9 @@ class ServedWeights:
         self._servers = servers
         self._tensors: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._hashes: dict[tuple[str, int], int] = {}
-        self._memory: list[_SharedMemory] = []
+        self._payload = _SharedMemory(_PAGE_BYTES)
+        self._mail = [_SharedMemory(MAILBOX_BYTES) for _ in servers]
+        self._boxes = [Mailbox(memory.map) for memory in self._mail]
         self._orders: dict[int, tuple[Order, WeightUpdate]] = {}
         self.version = PolicyVersion(0)
         self.unproved: frozenset[str] = frozenset()
@@ -64,8 +78,9 @@ class ServedWeights:
         tensors = tuple(Tensor(name, tuple(values.shape)) for name, values in checkpoint)
         self._tensors = {t.name: (number, t.shape) for number, t in enumerate(tensors)}
         expected = await asyncio.to_thread(segment_hashes, [values for _, values in checkpoint])
-        self._reserve(0)
-        for server, answer in zip(self._servers, await self._run(Order(tensors=tensors))):  # noqa: B905
+        first = msgspec.msgpack.encode(Order(tensors=tensors))
+        answers = await asyncio.gather(*(self._begin(n, first) for n in range(len(self._servers))))
+        for server, answer in zip(self._servers, answers, strict=True):
             wrong = [
                 f"{tensor.name}: other bits than in the checkpoint"
                 for tensor, found, want in zip(tensors, answer.hashes, expected, strict=False)
@@ -94,22 +109,34 @@ class ServedWeights:
         for patch in update.patches:
             pieces.append(self._piece(patch, offset))
             offset += -(-len(patch.payload) // 16) * 16
-        target = self._reserve(offset)
-        view = np.frombuffer(target.map, np.uint8)
+        if self._payload.size < offset:
+            self._payload.close()
+            self._payload = _SharedMemory(-(-offset * 5 // 4 // _PAGE_BYTES) * _PAGE_BYTES)
+        view = np.frombuffer(self._payload.map, np.uint8)
 
         def copy(index: int) -> None:
             piece, patch = pieces[index], update.patches[index]
             view[piece.offset : piece.offset + piece.size] = np.frombuffer(patch.payload, np.uint8)
 
         spread(copy, range(len(pieces)), total_bytes=offset)
-        self._orders = {id(update): (Order(pieces=tuple(pieces)), update)}
+        path, size = self._payload.path, self._payload.size
+        order = Order(pieces=tuple(pieces), path=path, size=size)
+        self._orders = {id(update): (order, update)}
 
-    async def install(self, update: WeightUpdate) -> list[dict[str, int] | None]:
+    async def hold(self) -> None:
+        """Stop decoding in every server after the step it is in."""
+        await self._turn(State.HOLD, State.HELD)
+
+    async def release(self) -> None:
+        """Go on decoding."""
+        await self._turn(State.RELEASE, State.RUNNING)
+
+    async def install(self, update: WeightUpdate) -> list[dict[str, int]]:
         """
         Have every worker write a prepared update and prove it; ``version`` changes last.
 
         Returns:
-            For each server, the tokens that each of its requests had; None if it cannot tell.
+            For each server, the tokens that each of its requests had.
 
         Raises:
             StaleBaseError: the update is a delta against other weights; nothing was written.
@@ -119,7 +146,11 @@ class ServedWeights:
         order, _ = self._orders[id(update)]
         written = {patch.spec.name for patch in update.patches}
         self.unproved |= written
-        answers = await self._run(order, version=int(update.version))
+        content = msgspec.msgpack.encode(order)
+        for box in self._boxes:
+            box.put(content)
+        await self._turn(State.ORDER, State.ANSWERED)
+        answers = [_answer(box) for box in self._boxes]
         wrong = {update.patches[i].spec.name for answer in answers for i in answer.wrong}
         failed = [answer.error for answer in answers if answer.error]
         if failed:
@@ -142,16 +173,12 @@ class ServedWeights:
             f"staged in {slowest.stage_ms:.1f} ms, written in {slowest.write_ms:.1f} ms, proved "
             f"in {slowest.prove_ms:.1f} ms"
         )
-        return [
-            None if a.progress is None else {p.request_id: p.tokens for p in a.progress}
-            for a in answers
-        ]
+        return [{p.request_id: p.tokens for p in answer.progress} for answer in answers]
 
     def close(self) -> None:
         """Give the memory back."""
-        for memory in self._memory:
+        for memory in (self._payload, *self._mail):
             memory.close()
-        self._memory.clear()
 
     # --- inside
 
@@ -191,47 +218,36 @@ class ServedWeights:
             target_hash=patch.target_hash,
         )
 
-    async def _run(self, order: Order, *, version: int | None = None) -> list[Answer]:
-        """Have the workers of all servers follow one order, one memory a server."""
-        content = msgspec.msgpack.encode(order)
-        if len(content) > ANSWER_BYTES:
-            raise AstraFlowError(f"an order of {len(content)} bytes is too long")
-        return list(
-            await asyncio.gather(
-                *(
-                    self._run_one(server, number, content, version)
-                    for number, server in enumerate(self._servers)
-                )
-            )
-        )
-
-    async def _run_one(
-        self, server: Server, number: int, content: bytes, version: int | None
-    ) -> Answer:
-        payload = self._memory[0]
-        mailbox = self._memory[number + 1]
-        mailbox.put(content)
-        control = Control(
-            path=payload.path,
-            size=payload.size,
-            mailbox=mailbox.path,
-            order_bytes=len(content),
-        )
-        await server.run_loader(msgspec.json.encode(control).decode(), version=version)
-        answer = mailbox.take()
-        if answer.error and not self.unproved:
+    async def _begin(self, number: int, first: bytes) -> Answer:
+        """Have SGLang call the loader, which serves the mailbox from then on."""
+        server, box = self._servers[number], self._boxes[number]
+        box.put(first)
+        control = Control(mailbox=self._mail[number].path)
+        await server.run_loader(msgspec.json.encode(control).decode())
+        answer = _answer(box)
+        if answer.error:
             raise AstraFlowError(f"{server.name}: {answer.error}")
         return answer
 
-    def _reserve(self, size: int) -> _SharedMemory:
-        """Return memory for at least ``size`` bytes; the workers map it anew when it grows."""
-        if not self._memory:
-            self._memory = [_SharedMemory(_PAGE_BYTES)]
-            self._memory += [_SharedMemory(ANSWER_BYTES) for _ in self._servers]
-        if self._memory[0].size < size:
-            self._memory[0].close()
-            self._memory[0] = _SharedMemory(-(-size * 5 // 4 // _PAGE_BYTES) * _PAGE_BYTES)
-        return self._memory[0]
+    async def _turn(self, ours: State, theirs: State) -> None:
+        """
+        Set the state of every mailbox and wait for every worker's.
+
+        Raises:
+            AstraFlowError: a server has ended, or its scheduler does not come round.
+        """
+        for box in self._boxes:
+            box.state = ours
+        give_up = time.monotonic() + _TURN_WITHIN_S
+        for server, box in zip(self._servers, self._boxes, strict=True):
+            while box.state != theirs:
+                server.require_alive()
+                if time.monotonic() > give_up:
+                    raise AstraFlowError(
+                        f"{server.name} did not answer {ours.name} within {_TURN_WITHIN_S:g} s",
+                        hint="its scheduler hangs: the end of its log may say why",
+                    )
+                await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 class _SharedMemory:
@@ -248,18 +264,13 @@ class _SharedMemory:
         """Where another process of this user opens it."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
-    def put(self, content: bytes) -> None:
-        """Put an order into a mailbox."""
-        self.map[: len(content)] = content
-
-    def take(self) -> Answer:
-        """Take the answer out of a mailbox."""
-        size = int.from_bytes(self.map[:8], "little")
-        return msgspec.msgpack.decode(self.map[8 : 8 + size], type=Answer)
-
     def close(self) -> None:
         """Give it back once the last view is gone."""
         os.close(self._descriptor)
+
+
+def _answer(box: Mailbox) -> Answer:
+    return msgspec.msgpack.decode(box.take(), type=Answer)
 
 
 def _checkpoint(model_path: str, dtype: str) -> Iterator[tuple[str, torch.Tensor]]:
