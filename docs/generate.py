@@ -22,7 +22,13 @@ from astraflow.recipe.files import list_recipes, load_recipe
 
 _DOCS = Path(__file__).parent
 _NOTE = "<!-- Written by docs/generate.py; `make docs` writes it again. -->\n\n"
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+_WORDS = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "`true` or `false`",
+    dict: "mapping",
+}
 _BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
 # Docstrings end with the unit in brackets; other brackets are prose.
 _UNIT = re.compile(r"\s*\((count|s|tokens|sequences|versions|nats squared)\)")
@@ -129,7 +135,11 @@ def _type(annotation: Any) -> str:
         return f"list of {_type(arguments[0])}"
     if origin is tuple:
         return f"list of {len(arguments)}: {_type(arguments[0])}"
-    return "`null`" if annotation is types.NoneType else _WORDS[annotation]
+    return (
+        "`null`"
+        if annotation is types.NoneType
+        else _WORDS[typing.get_origin(annotation) or annotation]
+    )
 
 
 def _flat(item: Any) -> list[Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astraflow.recipe.files import ResolvedRecipe
 from astraflow.recipe.models import ModelFacts, find_facts
+from astraflow.recipe.nearest import near_divisors, nearest
 from astraflow.recipe.problems import Known, Problem
 from astraflow.recipe.schema import Recipe
 
@@ -53,7 +53,7 @@ def _names(case: _Case) -> Iterator[Problem]:
             yield Problem(
                 what=f"`{path}` is `{name}`, and nothing of that name is installed",
                 paths=(path,),
-                hint=_nearest(name, names),
+                hint=nearest(name, names),
             )
 
 
@@ -61,7 +61,16 @@ def _datasets(case: _Case) -> Iterator[Problem]:
     recipe = case.recipe
     named = [("data.train", recipe.data.train)]
     named += [(f"evaluation.datasets.{i}", n) for i, n in enumerate(recipe.evaluation.datasets)]
+    seen: dict[str, str] = {}
     for path, name in named:
+        if path != "data.train" and name in seen:
+            yield Problem(
+                what=f"`evaluation.datasets` names `{name}` twice",
+                paths=(seen[name], path),
+                hint="take one of them out",
+            )
+        if path != "data.train":
+            seen.setdefault(name, path)
         if name in case.known.datasets or _is_data_file(name):
             continue
         is_path = name.endswith((".jsonl", ".jsonl.gz", ".parquet"))
@@ -69,7 +78,7 @@ def _datasets(case: _Case) -> Iterator[Problem]:
             what=f"`{path}` is `{name}`, which is "
             + ("no file on this machine" if is_path else "neither a known dataset nor a file"),
             paths=(path,),
-            hint=_nearest(name, case.known.datasets),
+            hint=nearest(name, case.known.datasets),
         )
 
 
@@ -164,6 +173,13 @@ def _gpus(case: _Case) -> Iterator[Problem]:
             paths=("rollout.instances", "rollout.data_parallel"),
             hint="let `rollout.instances` divide `rollout.data_parallel`",
         )
+    shared = case.recipe.trainer
+    if shared.shares_gpus and not 0 < shared.gpus <= rollout.gpus:
+        yield Problem(
+            what=f"a trainer of {shared.gpus} GPUs cannot share the {rollout.gpus} of rollout",
+            paths=("trainer.shares_gpus", "trainer.gpus", "rollout.gpus"),
+            hint="set `trainer.gpus` to at most `rollout.gpus`",
+        )
     if rollout.backend == "sglang" and rollout.gpus == 0:
         yield Problem(
             what="SGLang needs a GPU, and `rollout.gpus` is 0",
@@ -188,7 +204,7 @@ def _batches(case: _Case) -> Iterator[Problem]:
         yield Problem(
             what=f"a batch of {batch} sequences cannot be split into {updates} equal mini-batches",
             paths=("algorithm.updates_per_step", "trainer.batch_size"),
-            hint=f"divisors of {batch} near {updates}: {_near_divisors(batch, updates)}",
+            hint=f"divisors of {batch} near {updates}: {near_divisors(batch, updates)}",
         )
     ranks = recipe.trainer.gpus or recipe.trainer.cpu_ranks
     if batch // updates and batch // updates < ranks:
@@ -370,18 +386,6 @@ def _ignored(path: str, by: str, why: str) -> Problem:
 
 def _ranks_path(recipe: Recipe) -> str:
     return "trainer.gpus" if recipe.trainer.gpus else "trainer.cpu_ranks"
-
-
-def _near_divisors(number: int, near: int) -> str:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    closest = sorted(divisors, key=lambda d: abs(d - near))[:2]
-    return ", ".join(str(d) for d in sorted(closest))
-
-
-def _nearest(name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    known = f"known: {', '.join(sorted(names))}"
-    return f"did you mean `{near[0]}`; {known}" if near else known
 
 
 def _is_data_file(name: str) -> bool:

@@ -23,7 +23,7 @@ from astraflow.interfaces.weights import Encoding, Shard
 from astraflow.weights.host_bits import HostBits
 from astraflow.weights.protocol import OfferedPatch, Segment
 
-__all__ = ["Prepared", "Snapshot"]
+__all__ = ["Prepared", "PublishedBits", "Snapshot"]
 
 _ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
