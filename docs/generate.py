@@ -156,9 +156,9 @@ def _bounds(metadata: list[Any]) -> list[str]:
 
 
 def _default(field: FieldInfo) -> str:
-    if field.default is PydanticUndefined:
+    if field.default is PydanticUndefined and field.default_factory is None:
         return "required"
-    value = field.default
+    value = field.get_default(call_default_factory=True)
     return f"`{value if isinstance(value, str) and value else json.dumps(value)}`"
 
 

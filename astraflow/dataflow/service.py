@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from astraflow.data import load_prompts
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.store import Store
 from astraflow.errors import DataError
+from astraflow.grading import report_golds
 from astraflow.metrics import prometheus_text
 from astraflow.plugins import recipe_type
 from astraflow.recipe.files import read_resolved
@@ -297,7 +300,7 @@ async def run_dataflow(
     token = read_token(run_folder)
     listener = bind(host, port)
     store = Store(run_folder / "rollouts.sqlite")
-    flow = _load_flow(recipe, store)
+    flow, golds = _load_flow(recipe, store)
     if resume_from is not None:
         flow.restore(resume_from / "dataflow.msgpack")
     service = DataflowService(flow, recipe)
@@ -316,6 +319,8 @@ async def run_dataflow(
     ]
     bound_host, bound_port = listener.getsockname()[:2]
     role.ready(address=f"http://{bound_host}:{bound_port}", prompts=flow.num_prompts)
+    # A daemon: nobody waits for it at the end, and its workers end with this process.
+    threading.Thread(target=_check_golds, args=(golds,), name="golds", daemon=True).start()
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = server.force_exit = True  # idle keep-alive connections do not count
     await asyncio.wait([tasks[0]], timeout=6)
@@ -326,14 +331,28 @@ async def run_dataflow(
         task.result()  # raises what ended the service, if something did
 
 
-def _load_flow(recipe: Recipe, store: Store) -> Flow:
+def _check_golds(sets: Mapping[str, Mapping[str, str]]) -> None:
+    """Report golds that would be paid for their own text only, while the run goes on."""
+    for name, golds in sets.items():
+        report_golds(name, golds)
+
+
+def _load_flow(recipe: Recipe, store: Store) -> tuple[Flow, dict[str, dict[str, str]]]:
+    """Load every dataset; return the flow, and the golds of those that are not built in."""
     root = Path(recipe.data.root) if recipe.data.root else None
     train = load_prompts(
         recipe.data.train, root=root, columns=recipe.data.columns, max_rows=recipe.data.max_rows
     )
     log.info("%d prompts from %s; dropped %s", len(train.prompts), train.source, train.dropped)
     sets = {
-        name: load_prompts(name, root=root, max_rows=recipe.evaluation.max_rows).prompts
+        name: load_prompts(name, root=root, max_rows=recipe.evaluation.max_rows)
         for name in recipe.evaluation.datasets
     }
-    return Flow(recipe, train.prompts, sets, store, dataset=f"{train.name}:{train.sha256}")
+    golds = {
+        loaded.name: {prompt.id: prompt.answer for prompt in loaded.prompts}
+        for loaded in (train, *sets.values())
+        if loaded.source != "built in"
+    }
+    evaluated = {name: loaded.prompts for name, loaded in sets.items()}
+    dataset = f"{train.name}:{train.sha256}"
+    return Flow(recipe, train.prompts, evaluated, store, dataset=dataset), golds
