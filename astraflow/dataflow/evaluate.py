@@ -52,7 +52,7 @@ class Evaluation:
     ) -> None:
         self.version = version
         self.samples = samples
-        self._started_at = started_at
+        self.started_at = started_at
         self._problems = {name: tuple(prompts) for name, prompts in datasets.items()}
         self._queue = [
             (name, index)
@@ -129,7 +129,7 @@ class Evaluation:
             by_dataset=by_dataset,
             samples=self.samples,
             missing=self.total * self.samples - answers,
-            wall_s=now - self._started_at,
+            wall_s=now - self.started_at,
         )
         return self.score
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from astraflow.supervisor.plan import RolePlan
 from astraflow.wire.events import EVENTS_VARIABLE, LIFELINE_VARIABLE
 
@@ -107,10 +109,16 @@ class Child:
                 os.kill(self.pid, signal.SIGTERM)
 
     def dump_stacks(self) -> None:
-        """Have the role and its descendants write all their stacks to the log."""
-        if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGUSR1)
+        """Have the role and its ranks write all their stacks to the log."""
+        if self.returncode is not None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            role = psutil.Process(self.pid)
+            for process in (role, *role.children(recursive=True)):
+                # The signal ends a process that does not expect it, such as a grading worker.
+                if _expects(process.pid, signal.SIGUSR1):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGUSR1)
 
     async def stop(self, *, within_s: float) -> None:
         """Ask, wait, then kill the whole group; returns when it is reaped."""
@@ -136,3 +144,13 @@ class Child:
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
+
+
+def _expects(pid: int, number: signal.Signals) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended meanwhile
+    caught = next(line for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

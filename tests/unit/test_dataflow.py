@@ -513,10 +513,23 @@ def test_lost_evaluation_lease_goes_to_another_instance_of_the_same_version(
     flow = _flow(tmp_path)
     flow.evaluate(0, now=0)
     lost = flow.lease("i", version=0, most=1, now=0)[0]
-    assert flow.expire(now=1e6) == 1
-    again = flow.lease("j", version=0, most=1, now=1e6)[0]
+    assert flow.expire(now=1000) == 1
+    again = flow.lease("j", version=0, most=1, now=1000)[0]
     assert (again.purpose, again.prompt, again.seed) == ("evaluate", lost.prompt, lost.seed)
-    assert flow.report([_answer(lost.lease_id, 1)], [], now=1e6) == {"late": 1}
+    assert flow.report([_answer(lost.lease_id, 1)], [], now=1000) == {"late": 1}
+
+
+def test_evaluation_that_takes_too_long_ends_with_what_it_has(tmp_path: Path) -> None:
+    flow = _flow(tmp_path, "evaluation.timeout_s=50")
+    flow.evaluate(0, now=10)
+    leases = flow.lease("i", version=0, most=2, now=10)
+    flow.report([_answer(leases[0].lease_id, 1)], [], now=20)
+    flow.expire(now=60)
+    assert not flow.scores
+    flow.expire(now=60.5)
+    (score,) = flow.scores
+    # datasets a and b: 1 of 2 right, 0 of 1
+    assert (score.version, score.accuracy, score.missing) == (0, 0.25, 2)
 
 
 def test_next_evaluation_closes_the_one_before_with_what_is_missing_as_wrong(
