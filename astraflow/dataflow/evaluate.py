@@ -52,7 +52,7 @@ class Evaluation:
     ) -> None:
         self.version = version
         self.samples = samples
-        self.started_at = started_at
+        self._started_at = started_at
         self._problems = {name: tuple(prompts) for name, prompts in datasets.items()}
         self._queue = [
             (name, index)
@@ -85,6 +85,10 @@ class Evaluation:
     def has_work(self) -> bool:
         """True while some problem has not been handed out."""
         return bool(self._queue)
+
+    def is_late(self, within_s: float, *, now: float) -> bool:
+        """Tell whether it should have ended by now."""
+        return self.score is None and now - self._started_at > within_s
 
     def take(self, lease_id: str) -> tuple[str, int, Prompt]:
         """Hand out one problem: its dataset, its row and the prompt."""
@@ -129,7 +133,7 @@ class Evaluation:
             by_dataset=by_dataset,
             samples=self.samples,
             missing=self.total * self.samples - answers,
-            wall_s=now - self.started_at,
+            wall_s=now - self._started_at,
         )
         return self.score
 

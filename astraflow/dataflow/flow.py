@@ -140,13 +140,8 @@ class Flow:
         return self._reclaim(self._dispatch.release(instance, lease_ids))
 
     def expire(self, *, now: float) -> int:
-        """
-        Take back the leases of instances that went silent; return how many (groups).
-
-        An evaluation that takes longer than ``evaluation.timeout_s`` ends with what it has.
-        """
-        within_s = self._recipe.evaluation.timeout_s
-        if self.evaluation is not None and now - self.evaluation.started_at > within_s:
+        """Take back leases of silent instances, end late evaluations; return how many groups."""
+        if self.evaluation and self.evaluation.is_late(self._recipe.evaluation.timeout_s, now=now):
             self._end_evaluation(now)
         return self._reclaim(self._dispatch.expire(now=now))
 

@@ -51,10 +51,8 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 
 @pytest.mark.parametrize("path", _SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_module_is_short_and_says_what_it_is_for(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text))
-    assert text.count("\n") <= 430  # dataflow/flow.py holds one idea and is the longest
+def test_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def test_every_recipe_field_is_documented() -> None:
