@@ -20,7 +20,7 @@ def explain_values(resolved: ResolvedRecipe) -> str:
     """
     Write every value of a recipe with its origin.
 
-    The text is a recipe itself: reading it gives the same values.
+    The text is a recipe itself: reading it gives the same values. Defaults stand in comments.
 
     Args:
         resolved: A recipe without errors.
@@ -35,11 +35,14 @@ def _section(
         value = getattr(section, name)
         dotted = f"{path}.{name}" if path else name
         if isinstance(value, BaseModel):
-            yield f"{'  ' * depth}{name}:"
+            written = any(place.startswith(f"{dotted}.") for place in places)
+            yield f"{'  ' * depth}{'' if written else '# '}{name}:"
             yield from _section(value, dotted, places, depth + 1)
             continue
-        shown = f"{'  ' * depth}{name}: {_scalar(value)}"
         place = places.get(dotted)
+        # A default stands in a comment: written down, it may contradict what it does not apply to.
+        mark = "" if place is not None else "# "
+        shown = f"{'  ' * depth}{mark}{name}: {_scalar(value)}"
         origin = str(place) if place is not None else f"default: {_why(field.description)}"
         yield f"{shown:{_COMMENT_COLUMN}}  # {origin}"
 

@@ -25,7 +25,7 @@ def test_each_value_names_its_line_its_option_or_what_its_default_is_for() -> No
     resolved = load_recipe(
         "qwen3-1.7b-m2po-2gpus-delta", ["trainer.steps=3"], recipe_type=recipe_type()
     )
-    lines = {line.split(":")[0].strip(): line for line in explain_values(resolved).splitlines()}
+    lines = {line.split(":")[0].strip(" #"): line for line in explain_values(resolved).splitlines()}
     assert lines["steps"].endswith("# --set trainer.steps=3")
     assert "2gpus-delta.yaml:" in lines["full_sync_interval"]
     assert "2gpus-full.yaml:" in lines["master_dtype"]
