@@ -99,8 +99,12 @@ class GpuBits:
         """Return one hash a segment, of the bits as they are now."""
         if not self._hashes:
             with torch.cuda.stream(self._stream):
-                device_segments = [s.to(self._device) for s in self._segments]
-                self._hashes = segment_hashes(device_segments)
+                if self._flat.is_pinned():
+                    # One at a time: the point of host memory is to leave the device's alone.
+                    one_by_one = ([s.to(self._device)] for s in self._segments)
+                    self._hashes = [segment_hashes(one)[0] for one in one_by_one]
+                else:
+                    self._hashes = segment_hashes(self._segments)
         return self._hashes
 
     def fill(self, shards: Sequence[Shard]) -> None:
@@ -153,7 +157,7 @@ class GpuBits:
             segment = torch.searchsorted(starts, places, right=True) - 1
             return GpuChanges(
                 positions=(places - starts[segment]).int(),
-                values=self._flat.to(self._device)[places],
+                values=self._flat[places.to(self._flat.device)].to(self._device),
                 tops=tops,
                 bounds=tuple(bounds.tolist()),
             )
@@ -169,8 +173,8 @@ class GpuBits:
         """
         Return copies of segments in host memory.
 
-        They share one pinned buffer, so a caller is done with them before the next call; the
-        snapshot's lock and its count of readers see to that.
+        Those of one version share a pinned buffer; the next version takes another one, or the
+        same again once nobody holds a view of it.
         """
         with torch.cuda.stream(self._stream):
             if self._staging is None:
@@ -196,6 +200,7 @@ class GpuBits:
     def _settle(self) -> None:
         """Let the other stream see what this one wrote."""
         self._hashes = []
+        self._staging = None  # whoever is still being sent the version before keeps its buffer
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
 

@@ -177,6 +177,7 @@ class Server:
         await asyncio.wait([self._ended], timeout=_STOP_WITHIN_S)
         self._signal(signal.SIGKILL)  # also what the server left behind in its group
         await self._ended
+        self._process = None  # its number may soon be another's
 
     # --- inside
 

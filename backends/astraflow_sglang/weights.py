@@ -265,8 +265,10 @@ class _SharedMemory:
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def close(self) -> None:
-        """Give it back once the last view is gone."""
-        os.close(self._descriptor)
+        """Give it back once the last view is gone; calling twice is harmless."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
 
 
 def _answer(box: Mailbox) -> Answer:
