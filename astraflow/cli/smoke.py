@@ -39,11 +39,15 @@ def miniature(resolved: ResolvedRecipe) -> ResolvedRecipe:
             "gpus": 0,
             "cpu_ranks": min(recipe.trainer.gpus or recipe.trainer.cpu_ranks, _CPU_RANKS),
             "steps": _STEPS,
+            "shares_gpus": False,
         }
     )
+    # The miniature has a vocabulary and a chat template of its own.
+    workflow = recipe.workflow.model_copy(update={"chat": True, "examples": "", "stop": ()})
+    sections = {"rollout": rollout, "trainer": trainer, "workflow": workflow}
     return ResolvedRecipe(
         name=resolved.name,
-        recipe=recipe.model_copy(update={"rollout": rollout, "trainer": trainer}),
+        recipe=recipe.model_copy(update=sections),
         places=resolved.places,
     )
 

@@ -132,13 +132,13 @@ def _model(case: _Case) -> Iterator[Problem]:
             paths=("model.context_length", "model.path"),
             hint=f"set `model.context_length` to at most {facts.max_position}",
         )
-    if facts.has_chat_template is False:
+    if facts.has_chat_template is False and recipe.workflow.chat:
         yield Problem(
             what=f"the tokenizer of `{recipe.model.path}` has no chat template, so prompts cannot "
             "be rendered",
             paths=("model.path",),
-            hint="train the -Instruct sibling, or put a `chat_template` into the folder's "
-            "tokenizer_config.json",
+            hint="train the -Instruct sibling, put a `chat_template` into the folder's "
+            "tokenizer_config.json, or ask in plain text: `workflow.chat: false`",
         )
     tensor = recipe.rollout.tensor_parallel
     if facts.num_heads % tensor:

@@ -16,6 +16,7 @@ import pytest
         ("qwen3-1.7b-m2po-2gpus-full", "full"),
         ("qwen3.5-4b-m2po-delta", "delta"),
         ("llama3-8b-instruct-m2po-delta", "delta"),
+        ("smollm2-sums", "delta"),
     ],
 )
 def test_recipe_runs_in_miniature_without_gpu(tmp_path: Path, recipe: str, mode: str) -> None:

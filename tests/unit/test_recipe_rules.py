@@ -148,3 +148,12 @@ def test_resolved_copy_reads_back_as_the_same_values(tmp_path: Path) -> None:
     again = read_resolved(path, recipe_type=recipe_type())
     assert again.recipe == resolved.recipe
     assert again.digest == resolved.digest
+
+
+def test_a_base_model_may_be_asked_in_plain_text(tmp_path: Path) -> None:
+    file = tmp_path / "base.yaml"
+    text = "extends: llama3-8b-instruct-m2po-full\nmodel: {path: meta-llama/Meta-Llama-3-8B}\n"
+    file.write_text(text)
+    assert any("no chat template" in error.what for error in inspect_recipe(str(file)).errors)
+    file.write_text(f"{text}workflow: {{chat: false}}\n")
+    assert inspect_recipe(str(file)).errors == ()
