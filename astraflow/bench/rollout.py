@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,10 @@ from astraflow.interfaces import InferenceBackend
 from astraflow.raas.service import build_engine, build_workflow
 from astraflow.recipe.models import local_path
 from astraflow.recipe.schema import Recipe
-from astraflow.records import Prompt, SampleRequest
+from astraflow.records import Prompt, Sample, SampleRequest
 from astraflow.wire.messages import Lease
 
 __all__ = ["measure_rollout"]
-
-_PROMPT_TOKENS = 64
 
 
 def measure_rollout(recipe: Recipe, *, concurrent: int, answers: int) -> dict[str, Any]:
@@ -45,8 +44,9 @@ async def _measure(recipe: Recipe, concurrent: int, answers: int) -> dict[str, A
             turns = []
             # The first turn warms up.
             for _ in range(3):
-                bare = await _bare(engine, recipe, concurrent, answers)
-                turns.append((bare, await _through_raas(engine, recipe, concurrent, answers)))
+                recorder = _Recorder(engine)
+                through = await _through_raas(recorder, recipe, concurrent, answers)
+                turns.append((await _bare(engine, recorder.requests, concurrent), through))
         finally:
             await engine.close()
     bare = sum(a for a, _ in turns[1:]) / 2
@@ -62,31 +62,41 @@ async def _measure(recipe: Recipe, concurrent: int, answers: int) -> dict[str, A
     }
 
 
-async def _bare(engine: InferenceBackend, recipe: Recipe, concurrent: int, answers: int) -> float:
-    room = recipe.model.context_length - recipe.rollout.max_new_tokens
-    length = min(_PROMPT_TOKENS, room)
+class _Recorder:
+    """
+    An engine that also keeps what it was asked for.
+
+    Args:
+        engine: What samples.
+    """
+
+    def __init__(self, engine: InferenceBackend) -> None:
+        self._engine = engine
+        self.requests: list[SampleRequest] = []
+
+    async def sample(self, request: SampleRequest) -> Sample:
+        """Sample one answer."""
+        self.requests.append(request)
+        return await self._engine.sample(request)
+
+
+async def _bare(
+    engine: InferenceBackend, requests: Sequence[SampleRequest], concurrent: int
+) -> float:
+    """Ask the engine alone for the same answers."""
 
     async def sample(number: int) -> int:
-        request = SampleRequest(
-            request_id=f"bare-{number}-{time.monotonic_ns()}",
-            group_id=f"bare-{number // recipe.rollout.samples_per_prompt}",
-            group_size=recipe.rollout.samples_per_prompt,
-            prompt_ids=tuple(1 + (number * 31 + k) % 10 for k in range(length)),
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            temperature=recipe.rollout.temperature,
-            seed=number,
-            stop_ids=(),
-        )
+        request = replace(requests[number], request_id=f"bare-{requests[number].request_id}")
         return len((await engine.sample(request)).token_ids)
 
-    return await _rate(sample, range(answers), concurrent)
+    return await _rate(sample, range(len(requests)), concurrent)
 
 
 async def _through_raas(
-    engine: InferenceBackend, recipe: Recipe, concurrent: int, answers: int
+    recorder: _Recorder, recipe: Recipe, concurrent: int, answers: int
 ) -> float:
     group = recipe.rollout.samples_per_prompt
-    async with build_workflow(recipe, engine) as workflow:
+    async with build_workflow(recipe, recorder) as workflow:
 
         async def run(number: int) -> int:
             lease = Lease(

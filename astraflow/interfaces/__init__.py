@@ -1,6 +1,6 @@
 """The three seams: where samples come from, who trains, how weights travel."""
 
-from astraflow.interfaces.inference import EngineLoad, InferenceBackend, InferenceContext
+from astraflow.interfaces.inference import EngineLoad, InferenceBackend, InferenceContext, Sampler
 from astraflow.interfaces.trainer import (
     StepReport,
     TokenLoss,
@@ -9,7 +9,6 @@ from astraflow.interfaces.trainer import (
 )
 from astraflow.interfaces.weights import (
     Encoding,
-    Manifest,
     PublishReport,
     Shard,
     TensorPatch,
@@ -24,8 +23,8 @@ __all__ = [
     "EngineLoad",
     "InferenceBackend",
     "InferenceContext",
-    "Manifest",
     "PublishReport",
+    "Sampler",
     "Shard",
     "StepReport",
     "TensorPatch",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from astraflow.interfaces.weights import WeightUpdate
 from astraflow.records import PolicyVersion, Sample, SampleRequest
 
-__all__ = ["EngineLoad", "InferenceBackend", "InferenceContext"]
+__all__ = ["EngineLoad", "InferenceBackend", "InferenceContext", "Sampler"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,15 @@ class EngineLoad:
     (count)."""
 
 
-class InferenceBackend(Protocol):
+class Sampler(Protocol):
+    """The one thing that a workflow asks of an engine."""
+
+    async def sample(self, request: SampleRequest) -> Sample:
+        """Sample one answer; cancelling the call frees its slot in the engine."""
+        ...
+
+
+class InferenceBackend(Sampler, Protocol):
     """
     One engine, or several copies that always hold the same version.
 
@@ -89,10 +97,6 @@ class InferenceBackend(Protocol):
         Raises:
             NotReadyError: the engine did not answer in time.
         """
-        ...
-
-    async def sample(self, request: SampleRequest) -> Sample:
-        """Sample one answer; cancelling the call frees its slot in the engine."""
         ...
 
     async def read_load(self) -> EngineLoad:

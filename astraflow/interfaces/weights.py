@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Encoding",
-    "Manifest",
     "PublishReport",
     "Shard",
     "TensorPatch",
@@ -51,17 +50,6 @@ class Shard:
 
     values: Tensor
     """``[count]`` contiguous elements of ``spec.dtype``, on the rank's device."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What a sender offers; a receiver refuses one that is not its model's."""
-
-    run_id: str
-    """The run; updates of another run are foreign."""
-
-    segments: tuple[tuple[TensorSpec, int, int], ...]
-    """``(tensor, first flat element, count)`` of each piece that this sender holds."""
 
 
 class Encoding(IntEnum):
@@ -125,9 +113,6 @@ class PublishReport:
 
     changed_frac: float
     """Share of elements whose bits changed, 0 to 1."""
-
-    delta_bytes: int
-    """Bytes that a receiver one version behind will be sent; 0 when only full is offered."""
 
     full_bytes: int
     """Bytes of a full transfer."""

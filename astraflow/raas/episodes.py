@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from astraflow.errors import AstraFlowError
-from astraflow.interfaces import InferenceBackend
+from astraflow.interfaces import InferenceBackend, Sampler
 from astraflow.raas.admission import groups_wanted
 from astraflow.raas.workflow import PromptTooLong, Workflow
 from astraflow.recipe.schema import Recipe
@@ -190,7 +190,7 @@ class Episodes:
 
 
 async def sample_with_retries(
-    engine: InferenceBackend, request: SampleRequest, *, timeout_s: float, retries: int
+    engine: Sampler, request: SampleRequest, *, timeout_s: float, retries: int
 ) -> Sample:
     """
     Sample one answer, again after a failure.

@@ -12,7 +12,7 @@ from typing import Any
 
 from astraflow.data.chat import PromptRenderer, load_tokenizer, stop_ids
 from astraflow.errors import AstraFlowError
-from astraflow.interfaces import InferenceBackend, InferenceContext
+from astraflow.interfaces import InferenceBackend, InferenceContext, Sampler
 from astraflow.metrics import prometheus_text
 from astraflow.plugins import adapter_settings, build_plugin, load_plugin, recipe_type
 from astraflow.raas.episodes import Episodes, sample_with_retries
@@ -95,7 +95,7 @@ def build_engine(
 
 
 @contextlib.asynccontextmanager
-async def build_workflow(recipe: Recipe, engine: InferenceBackend) -> AsyncIterator[Workflow]:
+async def build_workflow(recipe: Recipe, engine: Sampler) -> AsyncIterator[Workflow]:
     """
     Build the recipe's workflow with its reward, whose processes end with the block.
 

@@ -277,6 +277,8 @@ class TrainingLoop:
             "changed_frac": round(report.changed_frac, 6),
             "full_bytes": report.full_bytes,
             "blocked_ms": round(report.blocked_s * 1000, 2),
+            # Of the newest version that is encoded already, often the one before.
+            "encoded": self._publisher.encoded,
         }
 
     def _announce(self) -> None:
@@ -387,6 +389,5 @@ class TrainingLoop:
             "busy_s": round(self._busy_s, 3),
             "wait_s": round(self._waits.total_s("dataflow") + self._waits.total_s("raas"), 3),
             "up_s": round(time.monotonic() - self._started, 3),
-            "encoded": self._publisher.encoded,
             "receivers": self._publisher.ledger.rows(newest=newest),
         }

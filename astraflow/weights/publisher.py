@@ -96,7 +96,6 @@ class TcpPublisher:
         return PublishReport(
             version=version,
             changed_frac=changed_frac,
-            delta_bytes=0,  # known once encoded: see `encoded`
             full_bytes=self._snapshot.full_bytes,
             blocked_s=time.perf_counter() - started,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -217,8 +218,9 @@ async def test_patch_that_does_not_fit_the_model_changes_nothing(
     assert await backend.sample(_request()) == expected
 
 
+@pytest.mark.parametrize("by_error", [False, True])
 async def test_tensor_without_proof_ends_the_engine_unless_cured(
-    backend: TransformersBackend, model: Path
+    backend: TransformersBackend, model: Path, by_error: bool
 ) -> None:
     async with backend.held():
         with pytest.raises(ProofError) as caught:
@@ -233,8 +235,14 @@ async def test_tensor_without_proof_ends_the_engine_unless_cured(
             with pytest.raises(ProofError):
                 await backend.install(_update(model, version=2, scale=3.0, target_hash=1))
 
+    async def leave_it_unproved_by_another_error() -> None:
+        async with backend.held():
+            with contextlib.suppress(ProofError):
+                await backend.install(_update(model, version=2, scale=3.0, target_hash=1))
+            raise WireError("the sender is gone")
+
     with pytest.raises(ProofError, match="unproved"):
-        await leave_it_unproved()
+        await (leave_it_unproved_by_another_error() if by_error else leave_it_unproved())
     with pytest.raises(ProofError):
         await waiting
     with pytest.raises(ProofError):

@@ -436,6 +436,39 @@ async def test_uneven_shards_of_two_ranks_make_one_update(close: Callable[..., N
     assert all(rank.ledger.rows(newest=3)["x"]["version"] == 3 for rank in ranks)
 
 
+async def test_streams_side_by_side_bring_each_segment_once(close: Callable[..., None]) -> None:
+    versions = _versions(3)
+    publisher = _publisher()
+    receiver = TcpReceiver([publisher.address], run_id="r", token="t", name="x", streams=3)
+    close(publisher, receiver)
+    engine = Engine()
+    for number in (1, 2, 3):
+        publisher.publish(PolicyVersion(number), _shards(versions[number]))
+        update = await receiver.newest(held=engine.version)
+        names = [patch.spec.name for patch in update.patches]
+        assert sorted(names) == sorted(versions[number])
+        engine.install(update)
+        assert engine.holds(versions[number])
+        await receiver.confirm(engine.version)
+    assert publisher.ledger.rows(newest=3)["x"]["sent_bytes"] > 0
+
+
+async def test_receiver_that_comes_before_the_first_version_waits_for_it(
+    close: Callable[..., None],
+) -> None:
+    versions = _versions(1)
+    publisher = _publisher()
+    receiver = _receiver(publisher.address)
+    close(publisher, receiver)
+    with pytest.raises(WireError, match="published nothing"):
+        await receiver._in_thread(receiver._ranks[0][0].describe)
+    waiting = asyncio.create_task(receiver.newest(held=PolicyVersion(-1)))
+    publisher.publish(PolicyVersion(1), _shards(versions[1]))
+    engine = Engine()
+    engine.install(await waiting)
+    assert engine.holds(versions[1])
+
+
 async def test_rank_that_moved_on_makes_the_receiver_wait_for_the_first_one(
     close: Callable[..., None],
 ) -> None:
