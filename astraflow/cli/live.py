@@ -106,6 +106,7 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
             "accuracy before -> after",
             f"{_share(summary['accuracy_before'])} -> {_share(summary['accuracy_after'])}",
         ),
+        *_scores(summary.get("evaluation_scores") or {}),
         ("steps", str(summary["steps"])),
         ("wall time", f"{summary['wall_s']:.1f} s ({summary['training_s']:.1f} s training)"),
         (
@@ -163,6 +164,24 @@ def _doing(role: RoleState) -> str:
     if "produced" in numbers:
         return f"{numbers['produced']} groups in, {numbers['consumed']} out"
     return ""
+
+
+def _scores(scores: dict[str, Any]) -> list[tuple[str, str]]:
+    """Describe the newest evaluation, a row a dataset."""
+    if not scores:
+        return []
+    version = max(scores, key=int)
+    return [
+        (f"{name} at v{version}", _score(found)) for name, found in (scores[version] or {}).items()
+    ]
+
+
+def _score(found: dict[str, Any]) -> str:
+    average, k = found["avg_at_k"], found["samples"]
+    text = f"avg@{k} {average['value']:.3f} (95 %: {average['low']:.3f} to {average['high']:.3f})"
+    if k > 1:
+        text += f", pass@{k} {found['pass_at_k']['value']:.3f}"
+    return f"{text}, {found['truncated_frac']:.1%} truncated, {found['failed']} missing"
 
 
 def _learning(state: RunState) -> Table:

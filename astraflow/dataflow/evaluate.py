@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from astraflow.records import Outcome, Prompt, SampleGroup
+from astraflow.grading.boxes import AnswerPlace
+from astraflow.grading.datasets import Answered, GradedAnswer, score_dataset, vote_of
+from astraflow.records import Prompt, SampleGroup
 
 __all__ = ["Evaluation", "Score"]
 
@@ -33,6 +35,10 @@ class Score:
     wall_s: float
     """From the start to the last answer (s)."""
 
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By dataset, all that `astraflow eval` says of one: avg@k, pass@k and maj@k with intervals,
+    truncated answers and such without one, mean length, what failed and why."""
+
 
 class Evaluation:
     """
@@ -49,7 +55,11 @@ class Evaluation:
         *,
         samples: int,
         started_at: float,
+        place: AnswerPlace = "boxed",
+        seed: int = 0,
     ) -> None:
+        self._place = place
+        self._seed = seed
         self.version = version
         self.samples = samples
         self._started_at = started_at
@@ -61,7 +71,7 @@ class Evaluation:
         ]
         self._queue.reverse()
         self._out: dict[str, tuple[str, int]] = {}
-        self._rewards: dict[str, list[float]] = {name: [] for name in self._problems}
+        self._answered: dict[tuple[str, int], Answered] = {}
         self.score: Score | None = None
 
     @property
@@ -108,23 +118,26 @@ class Evaluation:
         if item is None:
             return None
         name, index = item
-        right = [sample.outcome is Outcome.RIGHT for sample in group.samples]
-        self._rewards[name].extend(float(r) for r in right)
+        prompt = self._problems[name][index]
+        self._answered[item] = Answered(id=prompt.id, answers=self._answers(group))
         self._close_if_complete(now)
-        return name, self._problems[name][index]
+        return name, prompt
 
-    def give_up(self, lease_id: str, *, now: float) -> None:
+    def give_up(self, lease_id: str, *, now: float, why: str = "") -> None:
         """Count a problem as wrong that could not be sampled."""
-        self._out.pop(lease_id, None)
+        item = self._out.pop(lease_id, None)
+        if item is not None:
+            name, index = item
+            self._answered[item] = Answered(id=self._problems[name][index].id, failed=why)
         self._close_if_complete(now)
 
     def close(self, *, now: float) -> Score:
         """End it; whatever is missing counts as wrong."""
-        by_dataset = {
-            name: sum(self._rewards[name]) / (len(prompts) * self.samples)
-            for name, prompts in self._problems.items()
+        datasets = {
+            name: score_dataset(self._rows(name), samples=self.samples, seed=self._seed)
+            for name in self._problems
         }
-        answers = sum(len(rewards) for rewards in self._rewards.values())
+        by_dataset = {name: found["avg_at_k"]["value"] for name, found in datasets.items()}
         self._queue.clear()
         self._out.clear()
         self.score = Score(
@@ -132,11 +145,30 @@ class Evaluation:
             accuracy=sum(by_dataset.values()) / len(by_dataset),
             by_dataset=by_dataset,
             samples=self.samples,
-            missing=self.total * self.samples - answers,
+            missing=sum(found["failed"] for found in datasets.values()),
             wall_s=now - self._started_at,
+            datasets=datasets,
         )
         return self.score
 
     def _close_if_complete(self, now: float) -> None:
         if not self._queue and not self._out and self.score is None:
             self.close(now=now)
+
+    def _rows(self, name: str) -> list[Answered]:
+        """Return a dataset's problems in their order, unanswered ones included."""
+        return [
+            self._answered.get((name, index), Answered(id=prompt.id, failed="not answered in time"))
+            for index, prompt in enumerate(self._problems[name])
+        ]
+
+    def _answers(self, group: SampleGroup) -> tuple[GradedAnswer, ...]:
+        return tuple(
+            GradedAnswer(
+                outcome=sample.outcome,
+                finish=sample.finish,
+                tokens=len(sample.token_ids),
+                vote=vote_of(sample.text, finish=sample.finish, place=self._place),
+            )
+            for sample in group.samples
+        )

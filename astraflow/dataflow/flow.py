@@ -206,7 +206,12 @@ class Flow:
             self._end_evaluation(now)
             samples = self._recipe.evaluation.samples
             self.evaluation = Evaluation(
-                version, self._evaluation_sets, samples=samples, started_at=now
+                version,
+                self._evaluation_sets,
+                samples=samples,
+                started_at=now,
+                place=self._recipe.workflow.answer,
+                seed=self._recipe.seed,
             )
         return self.evaluation
 
@@ -390,7 +395,7 @@ class Flow:
         )
         if granted.lease.purpose == "evaluate":
             if self.evaluation is not None:
-                self.evaluation.give_up(failure.lease_id, now=now)
+                self.evaluation.give_up(failure.lease_id, now=now, why=failure.why)
                 self._note_score()
             return "evaluated"
         self.produced += 1

@@ -5,17 +5,21 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from astraflow.data import PromptSet
 from astraflow.evaluation.plan import EvaluationPlan
-from astraflow.grading.boxes import AnswerPlace, find_answer
-from astraflow.grading.math_answers import ballot
-from astraflow.grading.statistics import Problem, score
+from astraflow.grading.boxes import AnswerPlace
+from astraflow.grading.datasets import (
+    Answered,
+    GradedAnswer,
+    as_problem,
+    score_dataset,
+    vote_of,
+)
+from astraflow.grading.statistics import Problem
 from astraflow.records import FinishReason, Outcome
 
 __all__ = ["GENERATIONS", "PLAN", "read_problems", "read_rows", "summarize"]
@@ -23,7 +27,6 @@ __all__ = ["GENERATIONS", "PLAN", "read_problems", "read_rows", "summarize"]
 GENERATIONS = "generations.jsonl"
 PLAN = "plan.json"
 _LIBRARIES = ("astraflow-rl", "torch", "transformers", "math-verify", "sympy")
-_REASONS_SHOWN = 3
 
 
 def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
@@ -49,9 +52,9 @@ def read_problems(folder: Path) -> dict[str, list[Problem]]:
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     problems: dict[str, list[Problem]] = {}
     for row in read_rows(folder):
-        problems.setdefault(row["dataset"], []).append(
-            _problem(row, samples=plan["samples"], answer=plan["answer"])
-        )
+        answered = _answered(row, _place(plan["answer"]))
+        problem = as_problem(answered, samples=plan["samples"])
+        problems.setdefault(row["dataset"], []).append(problem)
     return {name: sorted(rows, key=lambda p: p.id) for name, rows in problems.items()}
 
 
@@ -74,12 +77,13 @@ def summarize(
         wall_s: Time of this call; an evaluation that was continued took longer (s).
     """
     rows = list(read_rows(folder))
-    problems = read_problems(folder)
     datasets = {}
     for loaded in sets:
-        own = [row for row in rows if row["dataset"] == loaded.name]
+        place = _place(plan.answer)
+        own = [_answered(row, place) for row in rows if row["dataset"] == loaded.name]
+        own.sort(key=lambda row: row.id)
         datasets[loaded.name] = {
-            **_dataset(problems[loaded.name], own, seed=plan.seed),
+            **score_dataset(own, samples=plan.samples, seed=plan.seed),
             "unverified_golds": unverified.get(loaded.name, 0),
         }
     return {
@@ -99,37 +103,23 @@ def summarize(
     }
 
 
-def _dataset(
-    problems: Sequence[Problem], rows: Sequence[dict[str, Any]], *, seed: int
-) -> dict[str, Any]:
-    found = score(problems, seed=seed)
-    samples = [sample for row in rows for sample in row["samples"]]
-    answers = max(len(problems) * found.samples, 1)
-    outcomes = Counter(sample["outcome"] for sample in samples)
-    reasons = Counter(row["failed"] for row in rows if row["failed"])
-    return {
-        **asdict(found),
-        "truncated_frac": sum(s["finish"] == FinishReason.LENGTH for s in samples) / answers,
-        "no_answer_frac": outcomes[Outcome.NO_ANSWER] / answers,
-        "failed": answers - len(samples),
-        "failures": dict(reasons.most_common(_REASONS_SHOWN)),
-        "outcomes": dict(outcomes),
-        "answer_tokens_mean": sum(s["tokens"] for s in samples) / max(len(samples), 1),
-    }
-
-
-def _problem(row: dict[str, Any], *, samples: int, answer: str) -> Problem:
-    right = [sample["outcome"] == Outcome.RIGHT for sample in row["samples"]]
-    texts = [_answer_of(sample, answer) for sample in row["samples"]]
-    missing = samples - len(right)
-    return Problem(
+def _answered(row: Mapping[str, Any], place: AnswerPlace) -> Answered:
+    return Answered(
         id=row["id"],
-        right=(*right, *([False] * missing)),
-        answers=(*texts, *([""] * missing)),
+        answers=tuple(_graded(sample, place) for sample in row["samples"]),
+        failed=row["failed"] or "",
     )
 
 
-def _answer_of(sample: dict[str, Any], answer: str) -> str:
-    place: AnswerPlace = "any" if answer == "any" else "boxed"
-    truncated = sample["finish"] == FinishReason.LENGTH
-    return ballot(find_answer(sample["text"], place=place, truncated=truncated) or "")
+def _graded(sample: Mapping[str, Any], place: AnswerPlace) -> GradedAnswer:
+    finish = FinishReason(sample["finish"])
+    return GradedAnswer(
+        outcome=Outcome(sample["outcome"]),
+        finish=finish,
+        tokens=sample["tokens"],
+        vote=vote_of(sample["text"], finish=finish, place=place),
+    )
+
+
+def _place(answer: str) -> AnswerPlace:
+    return "any" if answer == "any" else "boxed"

@@ -44,6 +44,10 @@ def summarize(state: RunState, *, exit_code: int, error: AstraFlowError | None) 
         "evaluations": {
             str(version): score.get("by_dataset") for version, score in state.evaluations.items()
         },
+        # With intervals, truncated and missing answers: what `astraflow eval` would say.
+        "evaluation_scores": {
+            str(version): score.get("datasets") for version, score in state.evaluations.items()
+        },
         "weights": {role.name: role.numbers.get("weights", {}) for role in instances},
         "checkpoint_step": state.checkpoint_step,
         "exit_code": exit_code,

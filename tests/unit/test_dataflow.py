@@ -477,6 +477,23 @@ def test_accuracy_is_the_mean_over_datasets_and_not_over_problems() -> None:
     assert evaluation.finish(_answer("x", 1, 1), now=9.0) is None
 
 
+def test_a_runs_evaluation_says_what_astraflow_eval_says_of_the_same_answers() -> None:
+    evaluation = Evaluation(3, {"a": _PROMPTS[:3]}, samples=2, started_at=0.0, seed=7)
+    for lease_id in "xyz":
+        evaluation.take(lease_id)
+    evaluation.finish(_answer("x", 1, 0), now=1.0)
+    evaluation.finish(_answer("y", 0, 0), now=1.0)
+    evaluation.give_up("z", now=1.0, why="the engine fell over")
+    assert evaluation.score is not None
+    found = evaluation.score.datasets["a"]
+    # 1 right of 6 asked for; one problem of three solved at all; two answers never came
+    assert found["avg_at_k"]["value"] == pytest.approx(1 / 6)
+    assert found["pass_at_k"]["value"] == pytest.approx(1 / 3)
+    assert found["avg_at_k"]["low"] <= 1 / 6 <= found["avg_at_k"]["high"]
+    assert (found["problems"], found["samples"], found["failed"]) == (3, 2, 2)
+    assert found["failures"] == {"the engine fell over": 1}
+
+
 def test_problem_that_was_given_up_is_wrong_and_one_given_back_goes_out_again() -> None:
     evaluation = Evaluation(3, {"a": _PROMPTS[:2]}, samples=1, started_at=0.0)
     first = evaluation.take("x")
