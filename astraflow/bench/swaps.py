@@ -109,6 +109,7 @@ async def measure_swaps(
     stop = asyncio.Event()
     quiet_s = max(swaps * every_s / 4, 1.0)
     start_version = int(engine.version)
+    checksum = await _checksum(engine)
     await asyncio.to_thread(publisher.publish, PolicyVersion(start_version), list(trained.shards()))
     runner = asyncio.create_task(load.run(until=stop))
     rows = []
@@ -122,6 +123,7 @@ async def measure_swaps(
             await asyncio.sleep(max(every_s - (time.perf_counter() - began), 0.0))
         busy = (load.tokens - busy_tokens) / (time.perf_counter() - busy_started)
         quiet_after = await _throughput(load, quiet_s)
+        last_checksum = await _checksum(engine)
     finally:
         stop.set()
         await runner
@@ -136,9 +138,14 @@ async def measure_swaps(
         "held_ms_p95": held[min(int(0.95 * len(held)), len(held) - 1)],
         "held_ms_max": held[-1],
         "publish_to_serving_ms_median": statistics.median(serving),
+        "publish_to_serving_ms_p95": serving[min(int(0.95 * len(serving)), len(serving) - 1)],
         "publish_to_serving_ms_max": serving[-1],
         "trainer_blocked_ms_median": statistics.median(row["blocked_ms"] for row in rows),
         "wire_bytes_median": statistics.median(row["wire_bytes"] for row in rows),
+        # Two versions take turns, so an even number of swaps ends where it began.
+        "checksum_is_the_first": (
+            None if checksum is None or swaps % 2 else last_checksum == checksum
+        ),
         "answers": load.answers,
         "answers_of_mixed_versions": load.mixed,
         "failures": len(load.failures),
@@ -183,6 +190,12 @@ async def _swap(
         "publish_to_serving_ms": (serving - started) * 1000,
         "wire_bytes": float(update.wire_bytes),
     }
+
+
+async def _checksum(engine: InferenceBackend) -> Any:
+    """Return the engine's own checksum of its weights; None from one that has none."""
+    ask = getattr(engine, "checksums", None)
+    return None if ask is None else await ask()
 
 
 async def _throughput(load: Load, seconds: float) -> float:

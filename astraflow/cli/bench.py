@@ -217,3 +217,33 @@ def rollout(
         f"{figures['backend']}: {figures['raas_tokens_per_s']:,.0f} tokens/s through RaaS, "
         f"{figures['bare_tokens_per_s']:,.0f} from the bare engine ({figures['raas_frac']:.1%})"
     )
+
+
+@bench_app.command()
+def loop(
+    recipe: Annotated[str, typer.Argument(help="Stem of a shipped recipe, or a path.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override one value of the recipe.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of the run (count).", min=2)] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+) -> None:
+    """Time a whole run: steps/s, who waits, the time of each stage, memory that grows."""
+    from astraflow.bench.loop import measure_loop
+    from astraflow.cli.console import data_console, print_json
+
+    figures = measure_loop(recipe, overrides or [], steps=steps)
+    if json:
+        print_json(figures)
+        return
+    data_console.print(
+        f"{figures['steps']} steps, {figures['steps_per_s']:.3f} a second; "
+        f"{figures['sampled_tokens_per_s']:,.0f} tokens/s sampled, "
+        f"{figures['trained_tokens_per_s']:,.0f} trained"
+    )
+    data_console.print(f"{figures['bottleneck']}; stages (s, median): {figures['stages_s']}")
+    for name, memory in figures["memory"].items():
+        data_console.print(
+            f"{name}: {memory['second_bytes'] / 2**30:.2f} GiB, {memory['growth_frac']:+.1%} "
+            "against the first half"
+        )

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from astraflow.cli.console import data_console, print_error, say, talk_console
 from astraflow.errors import AstraFlowError
+from astraflow.supervisor.bottleneck import bottleneck
 from astraflow.supervisor.state import RoleState, RunState
 
 __all__ = ["plain_view", "render", "rich_view", "show_summary"]
@@ -123,6 +124,7 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"dropped: {dropped or 'none'}",
         ),
         ("peak memory", f"{memory:.2f} GiB, all roles"),
+        ("bottleneck", summary.get("bottleneck", "unknown yet")),
         ("exit code", str(summary["exit_code"])),
     ]
     for transfer in weights[:1]:
@@ -206,21 +208,6 @@ def _learning(state: RunState) -> Table:
         table.add_row("tokens/s", f"{_number(sampled)} sampled, {_number(rate)} trained")
         table.add_row("bottleneck", bottleneck(state))
     return table
-
-
-def bottleneck(state: RunState) -> str:
-    """Say which side waits for which, and what would change that."""
-    seconds = state.training_s()
-    trainer = state.roles.get("trainer")
-    if seconds <= 0 or trainer is None:
-        return "unknown yet"
-    waited = float(trainer.numbers.get("wait_s", 0.0)) / seconds
-    idle = state.total("idle_s") / seconds / max(len(state.instances()), 1)
-    if max(waited, idle) < 0.1:
-        return "both sides are busy"
-    if waited >= idle:
-        return f"the trainer waits {_share(waited)} of the time: sampling is the slower side"
-    return f"rollout waits {_share(idle)} of the time: training is the slower side"
 
 
 def _flow(state: RunState) -> Table:

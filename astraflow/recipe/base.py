@@ -1,8 +1,14 @@
 """RecipeModel: frozen, closed to unknown keys, described by the strings under its fields."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
 
-__all__ = ["RecipeModel"]
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Count", "Positive", "RecipeModel", "Seconds"]
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=604800)]  # a week
 
 
 class RecipeModel(BaseModel):

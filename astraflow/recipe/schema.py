@@ -6,16 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from astraflow.recipe.base import RecipeModel
+from astraflow.recipe.base import Count, RecipeModel, Seconds
+from astraflow.recipe.supervision import CheckpointSection, LimitsSection, RecoverySection
 
 __all__ = [
     "AlgorithmSection",
-    "CheckpointSection",
     "ColumnsSection",
     "DataSection",
     "DataflowSection",
     "EvaluationSection",
-    "LimitsSection",
     "ModelSection",
     "OptimizerSection",
     "Recipe",
@@ -24,9 +23,6 @@ __all__ = [
     "WeightsSection",
     "WorkflowSection",
 ]
-
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
 
 
 class ModelSection(RecipeModel):
@@ -40,7 +36,7 @@ class ModelSection(RecipeModel):
     """Type that computes and that serves. `bfloat16` halves memory and wire bytes; `float32`
     is for CPUs and for exact comparisons."""
 
-    context_length: int = Field(ge=16)
+    context_length: int = Field(ge=16, le=16_777_216)
     """Longest prompt plus answer that engine and trainer must hold (tokens)."""
 
     thinking: bool = False
@@ -54,16 +50,16 @@ class RolloutSection(RecipeModel):
     backend: str = "sglang"
     """Name of an installed inference adapter: `sglang` on GPUs, `transformers` anywhere."""
 
-    gpus: int = Field(default=1, ge=0)
+    gpus: int = Field(default=1, ge=0, le=1024)
     """GPUs for all rollout instances together; 0 samples on the CPU (count)."""
 
     instances: int = Field(default=1, ge=1, le=64)
     """RaaS processes that serve the run; each takes `gpus / instances` GPUs (count)."""
 
-    data_parallel: int = Field(default=1, ge=1)
+    data_parallel: int = Field(default=1, ge=1, le=1024)
     """Copies of the model over all instances; more copies sample more tokens (count)."""
 
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that share one copy, for models too large for one (count)."""
 
     samples_per_prompt: int = Field(default=8, ge=2, le=1024)
@@ -80,7 +76,7 @@ class RolloutSection(RecipeModel):
     max_concurrent_samples: int | None = Field(default=None, ge=1)
     """Most samples in flight per instance; null lets the engine's load decide (count)."""
 
-    request_timeout_s: Positive = 600.0
+    request_timeout_s: Seconds = 600.0
     """Longest time one answer may take before it is retried (s)."""
 
     max_retries: int = Field(default=2, ge=0, le=10)
@@ -204,7 +200,7 @@ class OptimizerSection(RecipeModel):
     name: Literal["adamw"] = "adamw"
     """AdamW (arXiv:1711.05101)."""
 
-    lr: Positive = 1e-6
+    lr: float = Field(default=1e-6, gt=0, le=0.1)
     """Learning rate."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -219,10 +215,10 @@ class OptimizerSection(RecipeModel):
     )
     """Decay of the first and second moment."""
 
-    eps: Positive = 1e-8
+    eps: float = Field(default=1e-8, gt=0, le=0.1)
     """Added to the root of the second moment."""
 
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0, le=10)
     """Decoupled weight decay."""
 
     clip_norm: float | None = Field(default=1.0, gt=0)
@@ -239,19 +235,19 @@ class TrainerSection(RecipeModel):
     backend: str = "fsdp"
     """Name of an installed trainer adapter."""
 
-    gpus: int = Field(default=1, ge=0)
+    gpus: int = Field(default=1, ge=0, le=1024)
     """GPUs, one rank on each; 0 trains on the CPU (count)."""
 
     cpu_ranks: int = Field(default=1, ge=1, le=64)
     """Ranks when `gpus` is 0 (count)."""
 
-    steps: Count
+    steps: int = Field(ge=1, le=10_000_000)
     """Batches to train on; one version is published after each (count)."""
 
-    batch_size: int = Field(ge=2)
+    batch_size: int = Field(ge=2, le=1_048_576)
     """Sequences in one batch, whole groups only (sequences)."""
 
-    tokens_per_microbatch: int = Field(default=16384, ge=16)
+    tokens_per_microbatch: int = Field(default=16384, ge=16, le=16_777_216)
     """Tokens in one forward pass on one rank; bounds activation memory (tokens)."""
 
     master_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -303,7 +299,7 @@ class DataflowSection(RecipeModel):
     """Drop groups whose rewards are all equal: they carry no gradient. They are counted and
     replaced, so the batch stays whole."""
 
-    lease_timeout_s: Positive = 900.0
+    lease_timeout_s: Seconds = 900.0
     """Time without a sign of life of an instance after which its prompts are handed out
     again (s)."""
 
@@ -332,34 +328,8 @@ class EvaluationSection(RecipeModel):
     before_training: bool = True
     """Also evaluate the starting checkpoint."""
 
-    timeout_s: Positive = 3600.0
+    timeout_s: Seconds = 3600.0
     """Longest time for one evaluation; what is missing then counts as wrong (s)."""
-
-
-class CheckpointSection(RecipeModel):
-    """Checkpoints."""
-
-    every_steps: int | None = Field(default=25, ge=1)
-    """Steps between checkpoints; null saves only after the last step (count)."""
-
-    keep: int = Field(default=2, ge=1)
-    """Newest checkpoints that stay on disk (count)."""
-
-
-class LimitsSection(RecipeModel):
-    """Deadlines of the supervisor."""
-
-    ready_s: Positive = 600.0
-    """Time for a role to load and say that it is ready (s)."""
-
-    heartbeat_s: Positive = 60.0
-    """Time without a heartbeat after which a role counts as hung (s)."""
-
-    no_progress_s: Positive = 1800.0
-    """Time in which neither a sample nor a step was finished after which the run ends (s)."""
-
-    stop_s: Positive = 30.0
-    """Time for a role to leave on request before it is killed (s)."""
 
 
 class Recipe(RecipeModel):
@@ -403,6 +373,9 @@ class Recipe(RecipeModel):
 
     limits: LimitsSection = LimitsSection()
     """Deadlines."""
+
+    recovery: RecoverySection = RecoverySection()
+    """Restarts."""
 
     @property
     def num_gpus(self) -> int:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astraflow.data.registry import dataset_names
+from astraflow.data.registry import dataset_names, find_entry
 from astraflow.errors import HardwareError, PluginError, RecipeError
 from astraflow.plugins import installed, load_plugin, recipe_type
 from astraflow.recipe.checks import check
@@ -140,13 +140,20 @@ def visible_gpus() -> list[str]:
 
 
 def _known() -> Known:
+    names = dataset_names()
     return Known(
         inference_backends=tuple(installed("inference_backends")),
         trainer_backends=tuple(installed("trainer_backends")),
         workflows=tuple(installed("workflows")),
         rewards=tuple(installed("rewards")),
-        datasets=dataset_names(),
+        datasets=names,
+        held_out=tuple(name for name in names if not _is_for_training(name)),
     )
+
+
+def _is_for_training(name: str) -> bool:
+    entry = find_entry(name)
+    return entry is not None and entry.training
 
 
 def _refusals(resolved: ResolvedRecipe) -> list[RecipeError]:

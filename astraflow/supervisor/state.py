@@ -26,6 +26,8 @@ class RoleState:
     numbers: dict[str, Any] = field(default_factory=dict)
     waits: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] = field(default_factory=dict)
+    memory_bytes: int = 0
+    """Held by the role and all it started, shared pages counted once in all."""
 
     @property
     def uptime_s(self) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.errors import AstraFlowError
+from astraflow.supervisor.bottleneck import bottleneck
 from astraflow.supervisor.state import RunState
 
 __all__ = ["summarize", "write_summary"]
@@ -36,7 +37,9 @@ def summarize(state: RunState, *, exit_code: int, error: AstraFlowError | None) 
         "samples_per_s": _rate(state.total("samples"), training_s),
         "trainer_wait_frac": _frac(float(numbers.get("wait_s", 0.0)), training_s),
         "rollout_wait_frac": _frac(state.total("idle_s"), training_s * max(len(instances), 1)),
+        "bottleneck": bottleneck(state),
         "peak_memory_bytes": state.peak_memory_bytes,
+        "memory_bytes": {role.name: role.memory_bytes for role in state.roles.values()},
         "reward_mean_last": state.steps[-1].get("reward_mean") if state.steps else None,
         "groups": {
             key: state.dataflow.get(key) for key in ("produced", "consumed", "buffered", "dropped")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.errors import AstraFlowError, NotReadyError, RoleError, StoppedError
-from astraflow.recipe.schema import LimitsSection
+from astraflow.recipe.supervision import LimitsSection
 from astraflow.supervisor.child import Child
 from astraflow.supervisor.orphans import become_subreaper, descendants, kill_orphans
 from astraflow.supervisor.plan import DATAFLOW_ADDRESS, RolePlan, RunPlan
@@ -238,6 +238,8 @@ class Supervisor:
         line = _line(name, event)
         if line:
             self._announce(line)
+        if event.get("mismatch_mean_abs", 0.0) > self._limits.mismatch_nats:
+            self._announce(_mismatch(event, self._limits.mismatch_nats))
 
     def _record(self, name: str, event: dict[str, Any]) -> None:
         record = {"time": round(time.time(), 3), "role": name, **event}
@@ -248,8 +250,13 @@ class Supervisor:
             self._metrics_file.flush()
 
     def _note_memory(self) -> None:
-        pids = [os.getpid(), *descendants(os.getpid())]
-        self._state.peak_memory_bytes = max(self._state.peak_memory_bytes, memory_bytes(pids))
+        total = memory_bytes([os.getpid()])
+        for child in self._children:
+            if child.returncode is None:
+                role = self._state.role(child.plan.name)
+                role.memory_bytes = memory_bytes([child.pid, *descendants(child.pid)])
+                total += role.memory_bytes
+        self._state.peak_memory_bytes = max(self._state.peak_memory_bytes, total)
 
     def _on_signal(self) -> None:
         if self._asked.is_set():
@@ -283,7 +290,15 @@ def _metrics(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
         for key, value in role.numbers.items()
         if isinstance(value, int | float | dict)
     }
-    return {"step": event["step"], "time": round(time.time(), 3), **trainer, **dataflow, **raas}
+    memory = {f"{role.name}/memory_bytes": role.memory_bytes for role in state.roles.values()}
+    return {
+        "step": event["step"],
+        "time": round(time.time(), 3),
+        **trainer,
+        **dataflow,
+        **raas,
+        **memory,
+    }
 
 
 def _line(name: str, event: dict[str, Any]) -> str:
@@ -301,6 +316,16 @@ def _line(name: str, event: dict[str, Any]) -> str:
     if kind == "checkpoint":
         return f"step {event['step']} is saved"
     return ""
+
+
+def _mismatch(event: dict[str, Any], bound: float) -> str:
+    return (
+        f"warning: at step {event['step']} engine and trainer differ by "
+        f"{event['mismatch_mean_abs']:.3f} nats on tokens of the same weights "
+        f"(`limits.mismatch_nats` is {bound:g}; second moment {event['mismatch_m2']:.4f}, largest "
+        f"{event['mismatch_max_abs']:.2f}): the importance ratios are off by that much; compare "
+        "dtype, temperature and attention kernels of both sides"
+    )
 
 
 def _hint_for(code: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.errors import NoProgressError, RoleError
-from astraflow.recipe.schema import LimitsSection
+from astraflow.recipe.supervision import LimitsSection
 from astraflow.supervisor.state import RoleState, RunState
 
 __all__ = ["find_hung", "find_stall", "memory_bytes", "wait_page"]

@@ -30,7 +30,7 @@ from astraflow.trainer.minibatches import (
     token_index,
 )
 from astraflow.trainer.service import STOP_FILE
-from astraflow.trainer.tally import StepTally
+from astraflow.trainer.tally import StepTally, gpu_memory
 from astraflow.weights import TcpPublisher
 from astraflow.wire import messages as m
 from astraflow.wire.client import ServiceClient
@@ -161,6 +161,7 @@ class TrainingLoop:
             tokens_per_s=round(batch.train.num_tokens / (trained - started), 1),
             publish_s=round(time.monotonic() - trained, 4),
             **publish,
+            **gpu_memory(),
             **tally.numbers(),
         )
         if self._due(self._recipe.evaluation.every_steps) or self._is_last():

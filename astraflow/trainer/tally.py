@@ -10,7 +10,7 @@ from torch import Tensor
 from astraflow.interfaces import StepReport
 from astraflow.trainer.minibatches import Batch
 
-__all__ = ["StepTally"]
+__all__ = ["StepTally", "gpu_memory"]
 
 
 class StepTally:
@@ -86,3 +86,13 @@ class StepTally:
             "skipped_updates": sum(report.skipped for report in self._reports),
             **{name: round(value, 7) for name, value in rounded.items()},
         }
+
+
+def gpu_memory() -> dict[str, int]:
+    """Return what torch holds of this rank's GPU; nothing without one."""
+    if not torch.cuda.is_available():
+        return {}
+    return {
+        "gpu_reserved_bytes": torch.cuda.memory_reserved(),
+        "gpu_peak_bytes": torch.cuda.max_memory_allocated(),
+    }

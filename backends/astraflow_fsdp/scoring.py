@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from astraflow_fsdp.head import HeadLogprobs
 from astraflow_fsdp.microbatches import Inputs
 
 __all__ = ["Scorer"]
@@ -35,7 +36,7 @@ class Scorer(nn.Module):
         self.policy = model
         self._temperature = temperature
         self._chunk_tokens = chunk_tokens
-        self._logprobs = torch.compile(_logprobs) if compiled else _logprobs
+        self._compiled = compiled
 
     def forward(self, inputs: Inputs) -> Tensor:
         """
@@ -51,8 +52,9 @@ class Scorer(nn.Module):
             rows = targets = torch.zeros(1, dtype=torch.int64, device=hidden.device)
         hidden = hidden.flatten(0, 1)[rows]
         weight = self.policy.lm_head.weight
+        score: Callable[..., Tensor] = HeadLogprobs.apply
         chunks = [
-            self._chunk(some, weight, ids)
+            score(some, weight, ids, self._temperature, self._compiled)
             for some, ids in zip(
                 torch.split(hidden, self._chunk_tokens),
                 torch.split(targets, self._chunk_tokens),
@@ -84,24 +86,3 @@ class Scorer(nn.Module):
         )
         hidden: Tensor = out.last_hidden_state
         return hidden
-
-    def _chunk(self, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return self._logprobs(hidden, weight, targets, self._temperature)
-        result: Tensor = checkpoint(
-            self._logprobs,
-            hidden,
-            weight,
-            targets,
-            self._temperature,
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        return result
-
-
-def _logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return ``[rows]`` float32 log-softmax of one chunk at its targets."""
-    logits = nn.functional.linear(hidden, weight).float() / temperature
-    picked = logits.gather(1, targets[:, None])[:, 0]
-    return picked - logits.logsumexp(1)

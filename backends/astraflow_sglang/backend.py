@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from astraflow.errors import AstraFlowError, ProofError
 from astraflow.interfaces import EngineLoad, InferenceContext, WeightUpdate
@@ -142,6 +143,10 @@ class SglangBackend:
         for server, reached in enumerate(progress):
             self._answers.note_swap(server, old, self.version, reached)
         log.info("version %d serves; %s", update.version, self._weights.times)
+
+    async def checksums(self) -> list[Any]:
+        """Return each server's own checksum of its weights, as SGLang computes it."""
+        return list(await asyncio.gather(*(server.checksum() for server in self._servers)))
 
     async def close(self) -> None:
         """Stop every server; calling twice is harmless."""

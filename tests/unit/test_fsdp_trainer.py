@@ -18,7 +18,7 @@ from astraflow.learning.policy import load_policy
 from astraflow.recipe.schema import AlgorithmSection, OptimizerSection
 from astraflow.records import PolicyVersion, TrainBatch
 from astraflow.testing.miniature import ModelType, make_miniature
-from astraflow_fsdp import FsdpSettings, plugin, scoring
+from astraflow_fsdp import FsdpSettings, head, plugin
 from astraflow_fsdp.attention import choose_attention
 from astraflow_fsdp.backend import FsdpBackend
 from astraflow_fsdp.export import export
@@ -120,13 +120,13 @@ def test_logits_never_exist_for_more_than_one_chunk(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    original = scoring._logprobs
+    original = head._logits
 
     def counted(hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
         rows.append(len(hidden))
         return original(hidden, *rest)
 
-    monkeypatch.setattr(scoring, "_logprobs", counted)
+    monkeypatch.setattr(head, "_logits", counted)
     backend = build(_model(tmp_path), settings={"logprob_chunk_tokens": 7})
     rows.clear()
     batch = probe_batch(LENGTHS, vocabulary=36)
@@ -273,3 +273,32 @@ def test_export_of_a_float32_run_says_so_in_its_configuration(build: Build, tmp_
     build(model).save(tmp_path / "saved")
     export(tmp_path / "saved", tmp_path / "out", model_path=str(model), dtype="float32")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_head_in_chunks_has_the_values_and_gradients_of_a_float64_log_softmax(
+    *, compiled: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(11, 8, generator=generator, requires_grad=True)
+    targets = torch.tensor([0, 10, 3, 3, 7])
+    upstream = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])
+    head.HeadLogprobs.apply(hidden, weight, targets, 0.7, compiled).backward(upstream)
+    h, w = (t.detach().double().requires_grad_() for t in (hidden, weight))
+    expected = (h @ w.t() / 0.7).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    expected.backward(upstream.double())
+    got = head.HeadLogprobs.apply(hidden, weight, targets, 0.7, compiled)
+    torch.testing.assert_close(got.double(), expected, atol=1e-5, rtol=0)
+    for mine, reference in ((hidden, h), (weight, w)):
+        torch.testing.assert_close(mine.grad.double(), reference.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_bfloat16_head_does_not_round_its_logits() -> None:
+    # One hidden width, so that logits are products: 5.03125 * 4.03125 = 20.282227, which bfloat16
+    # would round to 20.25; the other logit is 0.
+    hidden = torch.tensor([[5.03125]], dtype=torch.bfloat16)
+    weight = torch.tensor([[4.03125], [0.0]], dtype=torch.bfloat16)
+    compiled = False
+    (got,) = head.HeadLogprobs.apply(hidden, weight, torch.tensor([1]), 1.0, compiled)
+    assert float(got) == pytest.approx(-20.282227, abs=1e-5)
