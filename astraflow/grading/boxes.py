@@ -15,14 +15,15 @@ AnswerPlace = Literal["boxed", "any"]
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG_OPENS = re.compile(r"<answer>", re.IGNORECASE)
+_TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)
 _TAIL = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _SENTENCE = re.compile(
     r"\b(?:the\s+(?:final\s+|correct\s+)?answer\s+is|(?:final\s+)?answer\s*(?:is\s*)?:)"
     r"[\s:*]*([^\n]*)",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"(?<![0-9])[.!?](?:\s|$)|[.!?]\s+(?=[A-Z])|[.!?]?\s*$")
+_SENTENCE_END = re.compile(r"(?<![0-9])[.!?](?:\s|$)|[.!?]\s+(?=[A-Z])|[.!?]?$")
 _MATH_SPAN = re.compile(r"^(?:\$\$?(.+?)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\])")
 _JOINED_BY = re.compile(r"[\s$.]*(?:,|;|and|or|,\s*and|,\s*or|&)?[\s$]*")
 
@@ -44,9 +45,12 @@ def find_answer(completion: str, *, place: AnswerPlace, truncated: bool) -> str 
         return completion[start:end]
     if place == "boxed" or truncated or _BOX.search(completion):
         return None
-    for match in (_last(_TAG, completion), _last(_TAIL, completion)):
-        if match is not None:
-            return match.group(1)
+    tagged = _last_tag(completion)
+    if tagged is not None:
+        return tagged
+    tail = _last(_TAIL, completion)
+    if tail is not None:
+        return tail.group(1)
     sentence = _last(_SENTENCE, completion)
     if sentence is not None:
         return _of_sentence(sentence.group(1))
@@ -101,6 +105,17 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     found = None
     for found in pattern.finditer(text):  # noqa: B007  the last match is what we want
         pass
+    return found
+
+
+def _last_tag(text: str) -> str | None:
+    """Return what the last pair of tags holds; each end is looked for once."""
+    found, at = None, 0
+    while opened := _TAG_OPENS.search(text, at):
+        ended = _TAG_ENDS.search(text, opened.end())
+        if ended is None:
+            break
+        found, at = text[opened.end() : ended.start()], ended.end()
     return found
 
 

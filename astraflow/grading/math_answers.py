@@ -29,6 +29,9 @@ __all__ = ["ballot", "check_gold", "check_gold_quickly", "gold_text", "grade", "
 _LISTED = re.compile(r"\[\s*(['\"])(.*)\1\s*\]", re.DOTALL)
 _NO_FORMULA = re.compile(r"\\(?:ldots|emptyset|angle|triangle|mathbb\s*\{[A-Z]\}$)")
 _PLAIN_INTEGER = re.compile(r"-?\d{1,18}")
+_SHORT = 64
+_LONGEST_BALLOT = 200
+_SIMPLE = re.compile(r"(?:[-+0-9.,/ ()$%{}]|\\[dt]?frac){1,64}")
 
 
 def grade(
@@ -70,6 +73,26 @@ def grade_quickly(
         return _paid(_judge(gold, completion, answer, truncated=truncated, algebra=NoAlgebra()))
     except AlgebraNeededError:
         return None
+
+
+def grade_at_once(
+    *, gold: object, completion: str, answer: AnswerPlace = "boxed", truncated: bool = False
+) -> tuple[Outcome, float] | None:
+    """
+    Grade in a time that no completion can stretch; None for what a worker must look at.
+
+    For event loops: only short answers of digits and signs are read here, and text that is the
+    gold's own. What a policy writes otherwise is read where it can be killed.
+    """
+    found = find_answer(completion, place=answer, truncated=truncated)
+    wanted = gold_text(gold)
+    if found is None or not found.strip() or found.strip() == wanted:
+        simple = len(wanted) <= _SHORT
+    else:
+        simple = bool(_SIMPLE.fullmatch(found) and _SIMPLE.fullmatch(wanted))
+    if not simple:
+        return None
+    return grade_quickly(gold=gold, completion=completion, answer=answer, truncated=truncated)
 
 
 def check_gold(gold: object) -> bool:
@@ -116,6 +139,8 @@ def ballot(answer: str) -> str:
 
     Formulas that only computer algebra could tell equal stay apart.
     """
+    if len(answer) > _LONGEST_BALLOT:
+        return answer  # votes are counted where nothing could stop a reader
     try:
         check_length(answer)
         spelled = spell(answer)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from astraflow.errors import AstraFlowError, RecipeError, StoppedError
 from astraflow.grading.boxes import AnswerPlace, find_answer
-from astraflow.grading.math_answers import check_gold_quickly, grade_quickly
+from astraflow.grading.math_answers import check_gold_quickly, grade_at_once
 from astraflow.grading.process import GradingProcess, WorkerDiedError, WorkerHungError
 from astraflow.grading.reward import GoldCheck, GradeRequest, GradeResult
 from astraflow.records import Outcome
@@ -184,7 +184,7 @@ class GradingPool:
 
     def _quick(self, request: GradeRequest) -> GradeResult | None:
         started_s = time.perf_counter()
-        quick = grade_quickly(
+        quick = grade_at_once(
             gold=request.gold,
             completion=request.completion,
             answer=request.answer or self._answer,

@@ -14,7 +14,9 @@ _TEXT_BEHIND = re.compile(r"(.*?[^_^\s{])\s*(?<![_^{])(\\text\{.*)", re.DOTALL)
 _TEXT_BEFORE = re.compile(r"([-+]?)\s*\\text\{([^{}]*)\}\s*(.+)", re.DOTALL)
 _DEGREES = re.compile(r"(.*?)\s*(\^\s*\\circ\b.*)", re.DOTALL)
 _PERCENT = re.compile(r"(.*?)\s*(%\s*(?:\\text\{[^{}]*\})?)")
-_BARE_UNIT = re.compile(r"(.*[\d})])(\s*)((?:[a-zA-Z]+\.?(?:\^\{?-?\d\}?)?[\s/\-]*)+)", re.DOTALL)
+_BARE_UNIT = re.compile(
+    r"(.*[\d})])(\s*)((?:[a-zA-Z]++\.?(?:\^\{?-?\d\}?)?[\s/\-]*+)++)", re.DOTALL
+)
 _LEAD_IN = re.compile(r".*:\s*|\s*(?:approximately|about|exactly|roughly|is)\s*", re.IGNORECASE)
 _UPRIGHT = r"(?:\\text\{[^{}]*\}(?:\^\{?\d\}?)?\s*(?:\\cdot\s*)?)+"
 _UPRIGHT_FRACTION = re.compile(rf"\\frac\{{({_UPRIGHT})\}}\{{({_UPRIGHT})\}}")

@@ -243,7 +243,8 @@ _DOUBLED = re.compile(
     r"\\\\(?=(?:[dt]?frac|sqrt|pi|text|mathrm|left|right|cdot|times|infty|leq?|geq?|pm)(?![a-z]))"
 )
 _QUOTES = (("**", "**"), ("``", "''"), ("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"))
-_TRAILING = re.compile(r"(?:[\s.,;:]|\\+(?=$|[\s.,;:])|(?<!\\)\$|\*\*)+$")
+# Possessive: a run that does not end the text is not tried again in smaller pieces.
+_TRAILING = re.compile(r"(?:[\s.,;:]|\\++(?=$|[\s.,;:])|(?<!\\)\$|\*\*)++$")
 _LEADING = re.compile(r"^(?:[\s=:,;]|\*\*|\\approx(?![a-z])|\\sim(?![a-z]))+")
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from astraflow.grading import GradeRequest, GradingPool, check_gold, grade, unverified_golds
+from astraflow.grading.boxes import AnswerPlace
+from astraflow.grading.datasets import vote_of
 from astraflow.grading.limits import TooLargeError, check_symbolic
-from astraflow.grading.math_answers import ballot, gold_text
+from astraflow.grading.math_answers import ballot, gold_text, grade_at_once
 from astraflow.grading.throughput import measure_bombs, measure_golds, measure_integers
-from astraflow.records import Outcome
+from astraflow.records import FinishReason, Outcome
 
 _ROWS = Path(__file__).parent / "data" / "grading_rows.jsonl"
 _MATH = Path(__file__).parents[2] / ".." / "shared" / "data" / "math"
@@ -153,3 +155,39 @@ def test_measurements_find_no_wrong_verdict_in_small() -> None:
     assert measure_golds(golds, answers=16, workers=1, algebra=False).wrong_verdicts == 0
     assert measure_golds(golds, answers=4, workers=1, algebra=True).wrong_verdicts == 0
     assert measure_bombs(bombs=4, ordinary=40, workers=1).wrong_verdicts == 0
+
+
+_BACKTRACKS = (
+    "3 " + "a" * 60 + "!",
+    "12" + "ab" * 500 + "7?",
+    "\\" * 400 + "x",
+    "<answer>" * 3000,
+    "the answer is " + " " * 30_000 + "x. " * 20,
+    "#### " * 5000,
+    "0_" + " " * 1500 + "z",
+    "{" * 1500,
+    "5 km/h " * 200 + "!",
+)
+
+
+@pytest.mark.parametrize("text", _BACKTRACKS)
+@pytest.mark.parametrize("place", ["boxed", "any"])
+def test_no_text_makes_an_event_loop_wait(text: str, place: AnswerPlace) -> None:
+    # A reader that backtracks would take minutes to centuries: the suite's limit ends it.
+    for completion in (text, rf"so \boxed{{{text}}}", f"so #### {text}"):
+        quick = grade_at_once(gold="12 km", completion=completion, answer=place)
+        assert quick is None or quick[0] is not Outcome.RIGHT
+        vote_of(completion, finish=FinishReason.STOP, place=place)
+
+
+def test_only_digits_and_the_golds_own_text_are_graded_in_the_event_loop() -> None:
+    assert grade_at_once(gold="72", completion=r"\boxed{72}") == (Outcome.RIGHT, 1.0)
+    assert grade_at_once(gold="0.5", completion=r"\boxed{\frac{1}{2}}") == (Outcome.RIGHT, 1.0)
+    assert grade_at_once(gold="x+1", completion=r"\boxed{x+1}") == (Outcome.RIGHT, 1.0)
+    assert grade_at_once(gold="72", completion="no box") == (Outcome.NO_ANSWER, 0.0)
+    assert grade_at_once(gold="3 km", completion=r"\boxed{3 kilometers}") is None
+
+
+def test_long_unit_like_words_are_graded_and_wrong() -> None:
+    completion = rf"\boxed{{7 {'metersandfeet' * 9}!}}"
+    assert grade(gold="72", completion=completion) == (Outcome.WRONG, 0.0)
