@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from astraflow.errors import AstraFlowError
+    from astraflow.planning import Plan
     from astraflow.recipe.files import ResolvedRecipe
 
 __all__ = ["run"]
@@ -39,6 +40,12 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")
     ] = False,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan for these GPUs, such as `8xH100-80GB`, instead of those seen here."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print one JSON object.")
     ] = False,
@@ -48,7 +55,13 @@ def run(
 ) -> None:
     """Train a recipe: start its three roles, watch them, end with a result."""
     from astraflow.cli.console import print_warning
-    from astraflow.supervisor.preflight import require_gpus, require_plugins, require_recipe
+    from astraflow.supervisor.preflight import (
+        plan_here,
+        require_fit,
+        require_gpus,
+        require_plugins,
+        require_recipe,
+    )
 
     findings = require_recipe(recipe, set_ or ())
     assert findings.resolved is not None
@@ -61,10 +74,14 @@ def run(
         print_warning(warning)
     run_name = name or (f"{resolved.name}-smoke" if smoke else resolved.name)
     if dry_run:
-        _show_plan(resolved, runs / run_name / "N", as_json=json)
+        # The miniature has another model than the recipe names.
+        needs = None if smoke else plan_here(resolved.recipe, hardware)
+        _show_plan(resolved, runs / run_name / "N", needs, as_json=json)
         return
     require_plugins(resolved.recipe)
     require_gpus(resolved.recipe)
+    if not smoke:
+        require_fit(resolved.recipe, hardware)
     raise typer.Exit(
         _supervise(resolved, runs=runs, name=run_name, resume=resume, plain=plain, smoke=smoke)
     )
@@ -133,7 +150,9 @@ def _prepare_folder(runs: Path, name: str, *, resume: bool) -> tuple[Path, Path 
     return folder, checkpoint.folder
 
 
-def _show_plan(resolved: ResolvedRecipe, folder: Path, *, as_json: bool) -> None:
+def _show_plan(
+    resolved: ResolvedRecipe, folder: Path, needs: Plan | None, *, as_json: bool
+) -> None:
     from rich.table import Table
 
     from astraflow.cli.console import data_console, print_json
@@ -142,7 +161,8 @@ def _show_plan(resolved: ResolvedRecipe, folder: Path, *, as_json: bool) -> None
     plan = plan_run(resolved.recipe, folder)
     recipe = resolved.recipe.model_dump(mode="json")
     if as_json:
-        print_json({"name": resolved.name, "recipe": recipe, **plan.to_dict()})
+        needed = needs.to_dict() if needs else None
+        print_json({"name": resolved.name, "recipe": recipe, **plan.to_dict(), "plan": needed})
         return
     table = Table("role", "GPUs", "command", box=None)
     for role in plan.roles():
@@ -150,6 +170,10 @@ def _show_plan(resolved: ResolvedRecipe, folder: Path, *, as_json: bool) -> None
         table.add_row(role.name, gpus, " ".join(role.command))
     data_console.print(table)
     data_console.print(f"ports: {plan.ports}")
+    for line in needs.lines() if needs else ():
+        data_console.print(line, markup=False)
+    for problem in needs.problems if needs else ():
+        data_console.print(f"does not fit: {problem}", markup=False)
     _print_values(recipe)
 
 

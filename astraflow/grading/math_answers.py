@@ -24,7 +24,15 @@ from astraflow.grading.splitting import canonical
 from astraflow.grading.words import is_placeholder
 from astraflow.records import Outcome
 
-__all__ = ["ballot", "check_gold", "check_gold_quickly", "gold_text", "grade", "grade_quickly"]
+__all__ = [
+    "ballot",
+    "check_gold",
+    "check_gold_quickly",
+    "gold_text",
+    "grade",
+    "grade_at_once",
+    "grade_quickly",
+]
 
 _LISTED = re.compile(r"\[\s*(['\"])(.*)\1\s*\]", re.DOTALL)
 _NO_FORMULA = re.compile(r"\\(?:ldots|emptyset|angle|triangle|mathbb\s*\{[A-Z]\}$)")

@@ -7,7 +7,6 @@ The constants for activations were fitted to three peaks measured on an H200 wit
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,14 @@ from astraflow.planning.gpus import Gpu
 from astraflow.recipe.models import ModelFacts
 from astraflow.recipe.schema import Recipe
 
-__all__ = ["MemoryPlan", "Part", "plan_memory"]
+__all__ = ["MemoryPlan", "Part", "plan_memory", "trainer_parts"]
 
 # Saved for the backward pass of one layer and token: this many times the residual's width, the
 # MLP's and the attention's (elements).
 _RESIDUALS, _MLPS, _ATTENTIONS = 7.5, 3.0, 1.7
 # The driver, cuBLAS, NCCL and what the allocator cannot use.
 _CONTEXT_BYTES = 2 * 10**9
+_MOST_RANKS = 64
 _LOGIT_BYTES = 10  # bfloat16 logits, float32 ones, and their gradient
 
 
@@ -69,7 +69,7 @@ def plan_memory(recipe: Recipe, facts: ModelFacts, gpu: Gpu, *, gpus: int) -> Me
         gpu: The kind of every GPU.
         gpus: How many there are (count).
     """
-    trainer = _trainer(recipe, facts)
+    trainer = trainer_parts(recipe, facts)
     engine, cache_tokens = _engine(recipe, facts, gpu)
     full_requests = cache_tokens // recipe.model.context_length
     plan = MemoryPlan(
@@ -91,29 +91,48 @@ def plan_memory(recipe: Recipe, facts: ModelFacts, gpu: Gpu, *, gpus: int) -> Me
     )
 
 
-def _trainer(recipe: Recipe, facts: ModelFacts, *, tokens: int | None = None) -> tuple[Part, ...]:
+def trainer_parts(
+    recipe: Recipe, facts: ModelFacts, *, offload: bool | None = None
+) -> tuple[Part, ...]:
+    """
+    List what one rank of the trainer holds at its peak.
+
+    Args:
+        recipe: Without errors.
+        facts: Of its model.
+        offload: Whether the optimizer lies in host memory; None does as the recipe says.
+    """
     ranks = max(recipe.trainer.gpus, 1)
     weights = facts.num_parameters
     master = 4 if recipe.trainer.master_dtype == "float32" else 2
-    tokens = tokens or recipe.trainer.tokens_per_microbatch
+    tokens = recipe.trainer.tokens_per_microbatch
+    offload = _offloads(recipe) if offload is None else offload
     settings: Any = getattr(recipe.trainer, "fsdp", None)
     chunk = getattr(settings, "logprob_chunk_tokens", 2048)
     gathered = 2 * facts.vocab * facts.hidden * (1 if facts.tied else 2)
+    if not getattr(settings, "reshard_after_forward", True):
+        gathered = 2 * weights
+    # Offloaded masters, moments and gradients lie in host memory.
+    held = 0 if offload else master * weights // ranks
     # Gradients come while activations go: the larger of the two is what counts.
-    gradients = master * weights // ranks
     activations = _activations(facts, tokens, getattr(settings, "gradient_checkpointing", None))
     return (
-        Part(name="master weights", size_bytes=master * weights // ranks),
-        Part(name="optimizer moments", size_bytes=2 * master * weights // ranks),
-        Part(name="activations or gradients", size_bytes=max(activations, gradients)),
+        Part(name="master weights", size_bytes=held),
+        Part(name="optimizer moments", size_bytes=2 * held),
+        Part(name="activations or gradients", size_bytes=max(activations, held)),
         Part(name="logits of one chunk", size_bytes=chunk * facts.vocab * _LOGIT_BYTES),
-        Part(name="gathered embedding and head", size_bytes=gathered if ranks > 1 else 0),
+        Part(name="gathered weights", size_bytes=gathered if ranks > 1 else 0),
         Part(
             name="reference model",
             size_bytes=2 * weights // ranks if recipe.algorithm.kl_coef > 0 else 0,
         ),
         Part(name="published snapshot", size_bytes=_snapshot_bytes(recipe, weights // ranks)),
     )
+
+
+def _offloads(recipe: Recipe) -> bool:
+    settings: Any = getattr(recipe.trainer, "fsdp", None)
+    return bool(recipe.trainer.gpus) and bool(getattr(settings, "offload_optimizer", False))
 
 
 def _activations(facts: ModelFacts, tokens: int, checkpointing: Any) -> int:
@@ -154,38 +173,49 @@ def _problems(
     room = gpu.memory_bytes - _CONTEXT_BYTES
     if recipe.trainer.shares_gpus:
         room -= plan.engine_bytes
-    if plan.trainer_bytes > room:
+    if recipe.trainer.gpus and plan.trainer_bytes > room:
         problems.append(
             f"a trainer's rank needs {_gb(plan.trainer_bytes)} and has {_gb(room)}: "
             + _cure(recipe, facts, room)
         )
-    if plan.full_requests < 1:
+    if recipe.rollout.gpus and plan.full_requests < 1:
         problems.append(
             f"an engine's cache holds {plan.cache_tokens} tokens, less than one answer of "
             f"`model.context_length` = {recipe.model.context_length}: raise "
-            "`rollout.sglang.mem_fraction_static` or `rollout.tensor_parallel`"
+            "`rollout.sglang.mem_fraction_static` or take larger GPUs"
         )
     return problems
 
 
 def _cure(recipe: Recipe, facts: ModelFacts, room: int) -> str:
-    """Name the largest micro-batch that fits, or that none does."""
+    """Name what alone would make it fit: the largest micro-batch, or other changes."""
+
+    def fits(changed: Recipe, *, offload: bool | None = None) -> bool:
+        parts = trainer_parts(changed, facts, offload=offload)
+        return sum(part.size_bytes for part in parts) <= room
+
     tokens = recipe.trainer.tokens_per_microbatch
     while tokens > recipe.model.context_length:
         tokens = max(tokens * 3 // 4, recipe.model.context_length)
-        if sum(part.size_bytes for part in _trainer(recipe, facts, tokens=tokens)) <= room:
+        if fits(_with_trainer(recipe, tokens_per_microbatch=tokens)):
             return f"`trainer.tokens_per_microbatch: {tokens}` fits"
-    ranks = math.ceil(_static_bytes(recipe, facts) / max(room, 1))
-    return (
-        f"no micro-batch fits; shard over at least {max(ranks, recipe.trainer.gpus + 1)} GPUs "
-        "(`trainer.gpus`), or `trainer.fsdp.offload_optimizer: true`"
+    cures = []
+    on_host = recipe.weights.model_copy(update={"snapshot": "host"})
+    if fits(recipe.model_copy(update={"weights": on_host})):
+        cures.append("`weights.snapshot: host`")
+    more = range(recipe.trainer.gpus + 1, _MOST_RANKS + 1)
+    ranks = next((n for n in more if fits(_with_trainer(recipe, gpus=n))), None)
+    if ranks is not None:
+        cures.append(f"shard over at least {ranks} GPUs (`trainer.gpus`)")
+    if fits(recipe, offload=True):
+        cures.append("`trainer.fsdp.offload_optimizer: true`")
+    return "no micro-batch fits; " + (
+        " or ".join(cures) or "take a smaller model, a shorter context or larger GPUs"
     )
 
 
-def _static_bytes(recipe: Recipe, facts: ModelFacts) -> int:
-    """Bytes of masters, moments and gradients over all ranks."""
-    master = 4 if recipe.trainer.master_dtype == "float32" else 2
-    return 4 * master * facts.num_parameters
+def _with_trainer(recipe: Recipe, **changes: int) -> Recipe:
+    return recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update=changes)})
 
 
 def _gb(size: int) -> str:

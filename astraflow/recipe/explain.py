@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,28 +14,47 @@ from pydantic_core import ErrorDetails
 from astraflow.errors import RecipeError
 from astraflow.recipe.located import Located, Place
 
-__all__ = ["explain"]
+__all__ = ["explain", "written_path"]
+
+
+_SEPARATOR = re.compile(r"(?<=\d)[_, ](?=\d)")
+_UNIT = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*[A-Za-z%]+")
 
 
 def explain(error: ValidationError, tree: Located, model: type[BaseModel]) -> list[RecipeError]:
     """Describe each finding of one validation, in the order of the file."""
-    return [_explain_one(detail, tree, model) for detail in error.errors()]
+    findings: dict[tuple[str, ...], list[ErrorDetails]] = {}
+    for detail in error.errors():
+        findings.setdefault(written_path(detail, tree), []).append(detail)
+    return [_explain_one(path, details, tree, model) for path, details in findings.items()]
 
 
-def _explain_one(detail: ErrorDetails, tree: Located, model: type[BaseModel]) -> RecipeError:
+def written_path(detail: ErrorDetails, tree: Located) -> tuple[str, ...]:
+    """Return the path of the value that a finding is about, as somebody wrote it."""
     path = tuple(str(part) for part in detail["loc"])
-    dotted = ".".join(path)
-    kind = detail["type"]
+    if detail["type"] == "missing":
+        return path
+    # Where a field has several types, pydantic puts the one that was tried at the end.
+    while not _node(tree, path)[1]:
+        path = path[:-1]
+    return path
+
+
+def _explain_one(
+    path: tuple[str, ...], details: list[ErrorDetails], tree: Located, model: type[BaseModel]
+) -> RecipeError:
+    kind = details[0]["type"]
     if kind == "extra_forbidden":
         return _unknown_key(path, tree, model)
     if kind == "missing":
         return _missing_key(path, tree, model)
     value, place = _find(tree, path)
-    what = _requirement(kind, detail, value)
+    wanted = list(dict.fromkeys(_requirement(detail["type"], detail) for detail in details))
+    cures = (_cure(detail["type"], value) for detail in details)
     return RecipeError(
-        f"`{dotted}` is {_show(value)}, but it must be {what}",
+        f"`{'.'.join(path)}` is {_show(value)}, but it must be {', or '.join(wanted)}",
         where=str(place),
-        hint=_cure(kind, value) or _about(model, path),
+        hint=next(filter(None, cures), "") or _about(model, path),
     )
 
 
@@ -65,12 +85,18 @@ def _same_key_elsewhere(key: str, model: type[BaseModel]) -> str:
 
 def _missing_key(path: tuple[str, ...], tree: Located, model: type[BaseModel]) -> RecipeError:
     node, _ = _node(tree, path[:-1])
+    if isinstance(node.value, list):
+        return RecipeError(
+            f"`{'.'.join(path[:-1])}` has {len(node.value)} value(s), and it takes more",
+            where=str(node.place),
+            hint=_about(model, path[:-1]),
+        )
     return RecipeError(
         f"`{'.'.join(path)}` is missing", where=str(node.place), hint=_about(model, path)
     )
 
 
-def _requirement(kind: str, detail: ErrorDetails, value: object) -> str:
+def _requirement(kind: str, detail: ErrorDetails) -> str:
     ctx: Mapping[str, Any] = detail.get("ctx") or {}
     bounds = {
         "greater_than": "above {gt}",
@@ -79,6 +105,7 @@ def _requirement(kind: str, detail: ErrorDetails, value: object) -> str:
         "less_than_equal": "at most {le}",
         "literal_error": "one of {expected}",
         "string_too_short": "at least {min_length} character(s) long",
+        "too_long": "a list of at most {max_length}",
     }
     words = {
         "int_type": "a whole number",
@@ -102,10 +129,10 @@ def _requirement(kind: str, detail: ErrorDetails, value: object) -> str:
 def _cure(kind: str, value: object) -> str:
     if isinstance(value, str) and value in ("None", "none", "nil"):
         return "write `null` to turn it off"
-    if kind in ("int_type", "int_from_float") and isinstance(value, float) and value.is_integer():
+    if kind in ("int_type", "int_from_float") and _is_whole(value):
         return f"write `{int(value)}`"
-    if isinstance(value, str) and kind in ("int_type", "float_type") and _is_number(value):
-        return f"write {value} without quotes"
+    if isinstance(value, str) and kind in ("int_type", "float_type"):
+        return _cure_of_number(value)
     if kind == "bool_type" and isinstance(value, str):
         return "YAML 1.2 reads yes, no, on and off as text; write `true` or `false`"
     if kind == "finite_number":
@@ -113,7 +140,21 @@ def _cure(kind: str, value: object) -> str:
     return ""
 
 
+def _cure_of_number(text: str) -> str:
+    bare = _SEPARATOR.sub("", text)
+    unit = _UNIT.fullmatch(bare)
+    if bare != text and _is_number(bare):
+        return f"write `{bare}`, without anything between its digits"
+    if unit:
+        return f"write the bare number, such as `{unit[1]}`, in the unit that docs/recipes.md names"
+    return f"write {text} without quotes" if _is_number(text) else ""
+
+
 def _about(model: type[BaseModel], path: tuple[str, ...]) -> str:
+    while path and path[-1].isdigit():
+        path = path[:-1]
+    if not path:
+        return ""
     section = _model_at(model, path[:-1])
     field = section.model_fields.get(path[-1]) if section else None
     text = " ".join((field.description or "").split()) if field else ""
@@ -161,10 +202,14 @@ def _show(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, str):
-        return f"the text `{value}`"
+        return f"the text `{value if len(value) <= 80 else value[:77] + '...'}`"
     if isinstance(value, dict | list):
         return "a section" if isinstance(value, dict) else "a list"
     return f"`{value}`"
+
+
+def _is_whole(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and value.is_integer() and abs(value) < 1e15
 
 
 def _is_number(text: str) -> bool:

@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from astraflow.errors import RecipeError
-from astraflow.recipe.explain import explain
-from astraflow.recipe.located import Located, Place, merge, parse_override, read_yaml
+from astraflow.recipe.explain import explain, written_path
+from astraflow.recipe.located import Located, Place, merge
+from astraflow.recipe.paths import expand_path, is_file
+from astraflow.recipe.reading import parse_override, read_yaml
 from astraflow.recipe.schema import Recipe
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_MAX_PARENTS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,9 @@ class ResolvedRecipe:
 
     places: Mapping[str, Place] = field(default_factory=dict)
     """Dotted path of each value that somebody wrote, and where; defaults are absent."""
+
+    file: str = ""
+    """The recipe's own file, as its places name it; the others are its parents'."""
 
     @property
     def digest(self) -> str:
@@ -76,6 +82,9 @@ class Reading:
     problems: tuple[RecipeError, ...]
     """What the schema refuses."""
 
+    dropped: tuple[str, ...] = ()
+    """Dotted paths of the broken values that stand at their defaults."""
+
 
 def recipe_root() -> Path:
     """
@@ -107,13 +116,13 @@ def find_recipe(name_or_path: str, *, beside: Path | None = None) -> Path:
     Raises:
         RecipeError: there is none; the hint names the nearest.
     """
-    typed = Path(name_or_path).expanduser()
+    typed = expand_path(name_or_path)
     candidates = [typed] if typed.suffix in (".yaml", ".yml") else []
     if beside is not None:
         candidates += [beside / typed, beside / f"{name_or_path}.yaml"]
     candidates += [path for path in list_recipes() if path.stem == name_or_path]
     for candidate in candidates:
-        if candidate.is_file():
+        if is_file(candidate):
             return candidate
     raise RecipeError(f"no recipe called `{name_or_path}`", hint=_near_recipes(name_or_path))
 
@@ -160,10 +169,14 @@ def read_recipe(
             tree = merge(tree, _nest(*parse_override(override)))
         except RecipeError as error:
             problems.append(error)
-    recipe = _validate(tree, recipe_type, problems)
+    recipe, dropped = _validate(tree, recipe_type, problems)
     places = {".".join(keys): place for keys, place in tree.walk() if keys}
-    resolved = ResolvedRecipe(name=path.stem, recipe=recipe, places=places) if recipe else None
-    return Reading(name=path.stem, resolved=resolved, problems=tuple(problems))
+    resolved = None
+    if recipe is not None:
+        resolved = ResolvedRecipe(name=path.stem, recipe=recipe, places=places, file=_shown(path))
+    return Reading(
+        name=path.stem, resolved=resolved, problems=tuple(problems), dropped=tuple(dropped)
+    )
 
 
 def summary(name: str, problems: Sequence[RecipeError]) -> RecipeError:
@@ -196,52 +209,82 @@ def read_resolved(path: Path, *, recipe_type: type[Recipe] = Recipe) -> Resolved
 
 
 def _read_chain(path: Path, seen: tuple[Path, ...]) -> tuple[Located, list[RecipeError]]:
-    if path.resolve() in seen:
-        chain = " -> ".join(p.stem for p in (*seen, path))
-        raise RecipeError(f"recipes extend each other in a circle: {chain}", where=str(path))
+    """Read a file laid over its parents; ``seen`` are the files that lead to it."""
     tree, problems = read_yaml(path, shown_as=_shown(path))
     assert isinstance(tree.value, dict)
     parent = tree.value.pop("extends", None)
     if parent is None:
         return tree, problems
+    chain = (*seen, path.resolve())
+    parent_path = _find_parent(parent, path, chain)
+    base, base_problems = _read_chain(parent_path, chain)
+    return merge(base, tree), [*base_problems, *problems]
+
+
+def _find_parent(parent: Located, child: Path, chain: tuple[Path, ...]) -> Path:
+    where = str(parent.place)
     if not isinstance(parent.value, str):
         raise RecipeError(
             f"`extends` is {parent.plain()!r}, but it must be one recipe's name or path",
-            where=str(parent.place),
+            where=where,
+            hint="for example `extends: quickstart`; a chain of parents is written one a file",
         )
     try:
-        parent_path = find_recipe(parent.value, beside=path.parent)
+        found = find_recipe(parent.value, beside=child.parent)
     except RecipeError as error:
-        raise RecipeError(error.what, where=str(parent.place), hint=error.hint) from error
-    base, base_problems = _read_chain(parent_path, (*seen, path.resolve()))
-    return merge(base, tree), [*base_problems, *problems]
+        raise RecipeError(error.what, where=where, hint=error.hint) from error
+    if found.resolve() in chain:
+        circle = " -> ".join(path.stem for path in (*chain, found))
+        raise RecipeError(
+            f"recipes extend each other in a circle: {circle}",
+            where=where,
+            hint="let one of them stand on its own: delete its `extends`",
+        )
+    if len(chain) > _MAX_PARENTS:
+        raise RecipeError(
+            f"more than {_MAX_PARENTS} recipes extend one another",
+            where=where,
+            hint="write the values of some of them into one file",
+        )
+    return found
 
 
 def _validate(
     tree: Located, recipe_type: type[Recipe], problems: list[RecipeError]
-) -> Recipe | None:
-    """Validate; on findings drop what is broken and try once more, for the other rules' sake."""
+) -> tuple[Recipe | None, list[str]]:
+    """
+    Validate; on findings drop what is broken and try once more, for the other rules' sake.
+
+    Returns:
+        The recipe, None where that is impossible, and the paths that were dropped.
+    """
     # By way of JSON: in strict mode only JSON arrays become tuples, and no number becomes text.
+    dropped: list[str] = []
     try:
-        return recipe_type.model_validate_json(json.dumps(tree.plain()))
+        return recipe_type.model_validate_json(json.dumps(tree.plain())), dropped
     except ValidationError as error:
         problems.extend(explain(error, tree, recipe_type))
-        for detail in error.errors():
-            _drop(tree, tuple(str(part) for part in detail["loc"]))
+        broken = {written_path(detail, tree) for detail in error.errors()}
+    for path in broken:
+        _drop(tree, path)
+        dropped.append(".".join(path))
     try:
-        return recipe_type.model_validate_json(json.dumps(tree.plain()))
+        return recipe_type.model_validate_json(json.dumps(tree.plain())), dropped
     except ValidationError:
-        return None  # a required value is missing or broken; what was found above says so
+        return None, dropped  # a required value is missing or broken; what was found says so
 
 
 def _drop(tree: Located, path: tuple[str, ...]) -> None:
-    node = tree
-    for part in path[:-1]:
+    """Take the value at a path out of the nearest mapping: a list goes whole."""
+    node, above = tree, (tree, "")
+    for part in path:
         if not isinstance(node.value, dict) or part not in node.value:
-            return
+            break
+        above = (node, part)
         node = node.value[part]
-    if isinstance(node.value, dict):
-        node.value.pop(path[-1], None)
+    mapping, key = above
+    if isinstance(mapping.value, dict):
+        mapping.value.pop(key, None)
 
 
 def _nest(path: tuple[str, ...], value: Located) -> Located:

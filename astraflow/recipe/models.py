@@ -1,13 +1,17 @@
-"""Facts of model configurations that checks need: known ones by name, others from a folder."""
+"""Facts of models that checks and plans need: known ones by name, others from their folder."""
 
 from __future__ import annotations
 
-import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-__all__ = ["ModelFacts", "find_facts", "local_path"]
+from astraflow.recipe.paths import expand_path, is_file
+
+__all__ = ["ModelFacts", "find_facts", "has_gated_delta_name", "known_models", "local_path"]
+
+_GATED_DELTA_NAME = re.compile(r"(?i)qwen3([._]5|[._-]?next)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,12 @@ class ModelFacts:
     has_chat_template: bool | None = True
     """None where only the tokenizer, which was not read, could tell."""
 
+    can_think: bool | None = None
+    """True if the chat template knows `enable_thinking`; None where nobody looked."""
+
+    generates: bool = True
+    """False for encoders and the like, which do not go on with a text."""
+
     gated: bool = False
     """True if the hub asks for an accepted licence and a token."""
 
@@ -80,6 +90,7 @@ def _qwen3(layers: int, hidden: int, intermediate: int, heads: int, *, tied: boo
         vocab=151936,
         tied=tied,
         max_position=40960,
+        can_think=True,
     )
 
 
@@ -96,6 +107,7 @@ def _llama3(*, chat: bool) -> ModelFacts:
         tied=False,
         max_position=8192,
         has_chat_template=chat,
+        can_think=False,
         gated=True,
     )
 
@@ -117,7 +129,21 @@ _KNOWN: dict[str, ModelFacts] = {
         vocab=248320,
         tied=True,
         max_position=262144,
+        can_think=True,
         linear_attention_layers=24,
+    ),
+    "HuggingFaceTB/SmolLM2-135M-Instruct": ModelFacts(
+        model_type="llama",
+        num_layers=30,
+        hidden=576,
+        intermediate=1536,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        vocab=49152,
+        tied=True,
+        max_position=8192,
+        can_think=False,
     ),
     "meta-llama/Meta-Llama-3-8B-Instruct": _llama3(chat=True),
     "meta-llama/Meta-Llama-3-8B": _llama3(chat=False),
@@ -132,47 +158,37 @@ def local_path(path: str) -> str:
     return str(_BUILTIN.get(path, path))
 
 
+def known_models() -> tuple[str, ...]:
+    """List the names whose facts are known without a file."""
+    return (*_BUILTIN, *_KNOWN)
+
+
+def has_gated_delta_name(path: str) -> bool:
+    """Tell whether a name is of a family with Gated-DeltaNet layers, whatever its size."""
+    return _GATED_DELTA_NAME.search(path) is not None
+
+
 def find_facts(path: str) -> ModelFacts | None:
-    """Return a model's facts from the table or from a local folder; None when neither has them."""
+    """Return a model's facts: from the table, its local folder, or what the hub left here."""
+    # Only a model that is not in the table needs what reads its folder.
+    from astraflow.recipe.model_folder import read_facts
+
     if path in _KNOWN:
         return _KNOWN[path]
-    config = Path(local_path(path)).expanduser() / "config.json"
-    if not config.is_file():
-        return None
-    try:
-        return _read_config(config)
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
-        return None  # not a config that we can judge; loading the model will say what is wrong
+    for folder in (expand_path(local_path(path)), *_cached(path)):
+        if is_file(folder / "config.json"):
+            return read_facts(folder)
+    return None
 
 
-def _read_config(path: Path) -> ModelFacts:
-    whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    text: dict[str, Any] = whole.get("text_config") or whole
-    heads = text["num_attention_heads"]
-    kinds = text.get("layer_types") or []
-    rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
-    return ModelFacts(
-        model_type=whole.get("model_type", "unknown"),
-        num_layers=text["num_hidden_layers"],
-        hidden=text["hidden_size"],
-        intermediate=text.get("intermediate_size", 4 * text["hidden_size"]),
-        num_heads=heads,
-        num_kv_heads=text.get("num_key_value_heads", heads),
-        head_dim=text.get("head_dim") or text["hidden_size"] // heads,
-        vocab=text["vocab_size"],
-        tied=bool(whole.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
-        max_position=text.get("max_position_embeddings", 0),
-        rope_scaled=rope.get("rope_type", rope.get("type", "default")) != "default",
-        linear_attention_layers=sum("linear" in kind for kind in kinds),
-        has_chat_template=_has_chat_template(path.parent),
-        quantized=(whole.get("quantization_config") or {}).get("quant_method", ""),
-    )
-
-
-def _has_chat_template(folder: Path) -> bool | None:
-    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
-        return True
-    config = folder / "tokenizer_config.json"
-    if not config.is_file():
-        return None
-    return bool(json.loads(config.read_text(encoding="utf-8")).get("chat_template"))
+def _cached(name: str) -> list[Path]:
+    """Return the folder of a hub model that was downloaded before; nothing is asked for."""
+    if not re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}", name):
+        return []
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    cache = expand_path(os.environ.get("HF_HUB_CACHE", f"{home}/hub"))
+    model = cache / f"models--{name.replace('/', '--')}"
+    main = model / "refs" / "main"
+    if not is_file(main):
+        return []
+    return [model / "snapshots" / main.read_text(encoding="utf-8").strip()]

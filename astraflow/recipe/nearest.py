@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection
 
 __all__ = ["near_divisors", "nearest"]
 
 
+_MOST_TRIED = 100_000
+
+
 def near_divisors(number: int, near: int) -> str:
     """Return the two divisors of ``number`` closest to ``near``, as text."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    small = [d for d in range(1, min(math.isqrt(number), _MOST_TRIED) + 1) if number % d == 0]
+    divisors = {*small, *(number // d for d in small)}
     closest = sorted(divisors, key=lambda d: abs(d - near))[:2]
     return ", ".join(str(d) for d in sorted(closest))
 

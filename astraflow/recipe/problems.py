@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from astraflow.errors import RecipeError
@@ -22,6 +22,12 @@ class Known:
     workflows: Collection[str]
     rewards: Collection[str]
     datasets: Collection[str]
+    held_out: Collection[str] = ()
+    """Those of ``datasets`` that are there to evaluate with."""
+    plain: Collection[str] = ()
+    """Those of ``datasets`` whose problems are lines to go on with, and no messages."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of those of ``datasets`` whose number is fixed (count)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +47,32 @@ class Problem:
     """An error stops `run`; a warning is printed."""
 
     def locate(self, resolved: ResolvedRecipe) -> RecipeError:
-        """Add the place of each value involved; values nobody wrote are defaults."""
+        """
+        Add the place of each value involved; values nobody wrote are defaults.
+
+        The error stands where the last hand wrote: at an option before the recipe's own file,
+        there before its parents, and in one file at the first path.
+        """
+        first = min(self.paths, key=lambda path: _distance(resolved, path))
         values = "; ".join(
             f"{path} = {_value(resolved.recipe, path)} ({resolved.places.get(path, 'default')})"
-            for path in self.paths[1:]
+            for path in self.paths
+            if path != first
         )
-        first = resolved.places.get(self.paths[0])
-        where = str(first) if first else f"{self.paths[0]} is a default"
+        place = resolved.places.get(first)
+        where = str(place) if place else f"{first} is a default"
         return RecipeError(
             f"{self.what}{f' [{values}]' if values else ''}", where=where, hint=self.hint
         )
+
+
+def _distance(resolved: ResolvedRecipe, path: str) -> int:
+    place = resolved.places.get(path)
+    if place is None:
+        return 3
+    if not place.line:
+        return 0
+    return 1 if place.file == resolved.file else 2
 
 
 def _value(recipe: Recipe, path: str) -> object:

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.gpu
 
 _LENGTHS = (300, 41, 700, 128)
 _VOCABULARY = 8192
-# Stated tolerances: bfloat16 keeps 8 bits, and errors of a few layers add up.
+# Stated tolerances, about twice what an H200 showed: bfloat16 keeps 8 bits, and errors of a few
 _LOGPROB_MEAN_NATS = 0.01
-_GRADIENT_RELATIVE = 0.02
+_GRADIENT_RELATIVE = 0.04
 
 
 @pytest.fixture(scope="module")

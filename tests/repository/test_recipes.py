@@ -9,7 +9,7 @@ import pytest
 
 from astraflow.plugins import recipe_type
 from astraflow.recipe.files import list_recipes, load_recipe, read_resolved
-from astraflow.recipe.located import read_yaml
+from astraflow.recipe.reading import read_yaml
 
 # Model, rollout GPUs, trainer GPUs, context, longest answer.
 _TABLE = {

@@ -47,6 +47,10 @@ def test_key_given_twice_names_both_lines(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("trainer: {steps: 1e3}", ("whole number", "write `1000`")),
+        ("trainer: {steps: 1_000}", ("whole number", "write `1000`")),
+        ("trainer: {steps: '1,000'}", ("whole number", "write `1000`")),
+        ("rollout: {request_timeout_s: 10m}", ("must be a number", "bare number, such as `10`")),
+        ("rollout: {temperature: 100%}", ("must be a number", "bare number, such as `100`")),
         ('trainer: {optimizer: {lr: "0.01"}}', ("must be a number", "without quotes")),
         ("trainer: {optimizer: {lr: .nan}}", ("finite",)),
         ("trainer: {optimizer: {clip_norm: .inf}}", ("finite", "null")),
@@ -157,3 +161,18 @@ def test_a_base_model_may_be_asked_in_plain_text(tmp_path: Path) -> None:
     assert any("no chat template" in error.what for error in inspect_recipe(str(file)).errors)
     file.write_text(f"{text}workflow: {{chat: false}}\n")
     assert inspect_recipe(str(file)).errors == ()
+
+
+def test_error_stands_where_the_last_hand_wrote(tmp_path: Path) -> None:
+    # The group's size is the parent's; of the batch's three values the option's counts.
+    (tmp_path / "parent.yaml").write_text(f"extends: {_BASE}\ntrainer: {{batch_size: 256}}\n")
+    path = tmp_path / "child.yaml"
+    path.write_text("extends: parent.yaml\nrollout: {samples_per_prompt: 7}\n")
+    (error,) = inspect_recipe(str(path)).errors
+    assert error.where.endswith("child.yaml:2:31")
+    assert "trainer.batch_size = 256" in error.what
+    assert "parent.yaml:2:23)" in error.what
+    # 252 is 36 groups of 7 and 4 mini-batches of 63
+    assert inspect_recipe(str(path), ["trainer.batch_size=252"]).errors == ()
+    (error,) = inspect_recipe(str(path), ["trainer.batch_size=260"]).errors
+    assert error.where == "--set trainer.batch_size=260"
