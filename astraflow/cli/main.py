@@ -52,11 +52,14 @@ def register() -> None:
     from astraflow.cli.grade import grade
     from astraflow.cli.recipes import recipes
     from astraflow.cli.run import run
+    from astraflow.cli.runs import logs, ps, status, stop
     from astraflow.cli.serve import serve_app
     from astraflow.cli.validate import validate
 
     app.command()(run)
     app.command()(validate)
+    for command in (ps, status, logs, stop):
+        app.command()(command)
     app.command(name="eval")(evaluate)
     app.command()(grade)
     app.command()(doctor)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from astraflow.errors import AstraFlowError
     from astraflow.planning import Plan
     from astraflow.recipe.files import ResolvedRecipe
+    from astraflow.supervisor import RunPlan
 
 __all__ = ["run"]
 
@@ -93,8 +94,11 @@ def _supervise(
     import asyncio
 
     from astraflow.cli.live import plain_view, rich_view, show_summary
+    from astraflow.errors import RecipeError
     from astraflow.supervisor import RunState, Supervisor, plan_run
     from astraflow.supervisor.folders import with_local_model, write_recipe, write_token
+    from astraflow.supervisor.recovery import Restarts
+    from astraflow.trainer.checkpoints import find_checkpoint
     from astraflow.wire.auth import new_token
 
     folder, checkpoint = _prepare_folder(runs, name, resume=resume)
@@ -108,6 +112,16 @@ def _supervise(
     plan = plan_run(resolved.recipe, folder, resume_from=checkpoint)
     state = RunState(name=f"{name}/{folder.name}", total_steps=resolved.recipe.trainer.steps)
 
+    def replan() -> RunPlan:
+        """Plan from the newest checkpoint; from the start when there is none."""
+        try:
+            last = find_checkpoint(folder / "checkpoints").folder
+        except RecipeError:
+            last = None
+            for leftover in folder.glob("rollouts.sqlite*"):
+                leftover.unlink()
+        return plan_run(resolved.recipe, folder, resume_from=last)
+
     async def body() -> tuple[int, AstraFlowError | None]:
         view = plain_view if plain or not _is_terminal() else rich_view
         async with view(state) as announce:
@@ -118,6 +132,8 @@ def _supervise(
                 token=token,
                 state=state,
                 announce=announce,
+                restarts=Restarts(resolved.recipe.recovery),
+                replan=replan,
             )
             return await supervisor.run()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 from typing import Annotated
 
@@ -26,14 +28,23 @@ def dataflow(
     host: Host = "127.0.0.1",
     port: Port = 0,
     resume_from: ResumeFrom = None,
+    recover: Annotated[
+        bool,
+        typer.Option(help="Continue from rollouts.sqlite, beside a trainer that goes on."),
+    ] = False,
 ) -> None:
     """Serve prompts under leases, take groups, hand out batches."""
-    from astraflow.dataflow.service import run_dataflow
+    from astraflow.dataflow.process import run_dataflow
     from astraflow.wire.role import Role, leave, run_role
 
     async def body(role: Role) -> None:
         await run_dataflow(
-            role, run_folder=run_folder, host=host, port=port, resume_from=resume_from
+            role,
+            run_folder=run_folder,
+            host=host,
+            port=port,
+            resume_from=resume_from,
+            recover=recover,
         )
 
     leave(run_role("dataflow", body))
@@ -41,8 +52,20 @@ def dataflow(
 
 @serve_app.command()
 def raas(
-    run_folder: RunFolder,
-    dataflow: Dataflow,
+    run_folder: Annotated[
+        Path | None, typer.Option(help="Run folder with recipe.json.", exists=True)
+    ] = None,
+    dataflow: Annotated[str | None, typer.Option(help="Address of the dataflow service.")] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of both: a live run, by folder or name. This instance fetches its "
+            "weights, takes prompts, and hands back what it holds on SIGTERM."
+        ),
+    ] = None,
+    runs: Annotated[
+        Path, typer.Option(help="Where run folders are made.", envvar="ASTRAFLOW_RUNS")
+    ] = Path("runs"),
     instance: Annotated[int, typer.Option(help="Number of this instance, from 0.")] = 0,
     gpus: Annotated[str, typer.Option(help="Devices, such as `0,1`; empty for the CPU.")] = "",
     host: Host = "127.0.0.1",
@@ -52,20 +75,43 @@ def raas(
     from astraflow.raas.service import run_raas
     from astraflow.wire.role import Role, leave, run_role
 
+    name = f"raas-{instance}"
+    if join is not None:
+        run_folder, dataflow = _joined(join, runs)
+        name = f"raas-{platform.node()}-{os.getpid()}"
+    if run_folder is None or dataflow is None:
+        raise typer.BadParameter("give `--join RUN`, or `--run-folder` and `--dataflow`")
     devices = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
+    folder, address = run_folder, dataflow
 
     async def body(role: Role) -> None:
         await run_raas(
             role,
-            run_folder=run_folder,
-            dataflow=dataflow,
-            instance=instance,
+            run_folder=folder,
+            dataflow=address,
+            name=name,
             gpus=devices,
             host=host,
             port=port,
         )
 
-    leave(run_role(f"raas-{instance}", body))
+    leave(run_role(name, body))
+
+
+def _joined(run: str, runs: Path) -> tuple[Path, str]:
+    """Return a live run's folder and the address of its dataflow service."""
+    from astraflow.errors import NotReadyError
+    from astraflow.supervisor.runs import find_run
+
+    found = find_run(run, runs)
+    address = found.said["roles"].get("dataflow", {}).get("address", "")
+    if found.pid is None or not address:
+        raise NotReadyError(
+            f"run {found.name} cannot be joined: "
+            + ("it has ended" if found.pid is None else "its dataflow service is not up yet"),
+            hint="`astraflow ps` lists live runs",
+        )
+    return found.folder, str(address)
 
 
 @serve_app.command()

@@ -78,6 +78,10 @@ class Buffer:
         taken, self._groups = self._groups[:count], self._groups[count:]
         return taken
 
+    def ordered(self, groups: list[BufferedGroup]) -> list[BufferedGroup]:
+        """Return groups in the order in which a batch has them."""
+        return sorted(groups, key=self._key)
+
     def groups(self) -> list[BufferedGroup]:
         """Return what waits, for a checkpoint."""
         return list(self._groups)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from astraflow.wire.messages import Lease
 
 __all__ = ["Dispatch", "Granted"]
+
+_UNNAMED_S = 15.0
 
 
 @dataclass(slots=True)
@@ -17,6 +19,7 @@ class Granted:
     lease: Lease
     instance: str
     expires_at: float
+    named_at: float
 
 
 class Dispatch:
@@ -33,19 +36,14 @@ class Dispatch:
 
     def grant(self, lease: Lease, instance: str, *, now: float) -> None:
         """Give a lease to an instance."""
-        self._granted[lease.lease_id] = Granted(lease, instance, now + self._timeout_s)
+        self._granted[lease.lease_id] = Granted(lease, instance, now + self._timeout_s, now)
 
     def finish(self, lease_id: str) -> Granted | None:
         """End a lease because it was answered; None when nobody holds it any more."""
         return self._granted.pop(lease_id, None)
 
     def renew(self, instance: str, lease_ids: Collection[str], *, now: float) -> list[str]:
-        """
-        Renew the leases that an instance names; return those that it does not hold.
-
-        Leases that the instance should hold and does not name are left to expire: a beat may
-        have been on its way when they were granted.
-        """
+        """Renew the leases that an instance names; return those that it does not hold."""
         lost = []
         for lease_id in lease_ids:
             granted = self._granted.get(lease_id)
@@ -53,7 +51,21 @@ class Dispatch:
                 lost.append(lease_id)
             else:
                 granted.expires_at = now + self._timeout_s
+                granted.named_at = now
         return lost
+
+    def forgotten(self, instance: str, *, now: float) -> list[Granted]:
+        """
+        Take back what an instance that beats has not named for a while.
+
+        It never learned of the lease, as the answer was lost on its way, or it was restarted. A
+        beat may have been on its way when a lease was granted, so some seconds mean nothing.
+        """
+        return self._take(lambda g: g.instance == instance and now - g.named_at > _UNNAMED_S)
+
+    def forget(self, instance: str) -> list[Granted]:
+        """Take back everything that an instance holds: it is dead."""
+        return self._take(lambda g: g.instance == instance)
 
     def release(self, instance: str, lease_ids: Collection[str]) -> list[Granted]:
         """Take back the leases that an instance returns unanswered."""
@@ -65,10 +77,7 @@ class Dispatch:
 
     def expire(self, *, now: float) -> list[Granted]:
         """Take back every lease whose holder gave no sign of life in time."""
-        lost = [granted for granted in self._granted.values() if granted.expires_at <= now]
-        for granted in lost:
-            del self._granted[granted.lease.lease_id]
-        return lost
+        return self._take(lambda g: g.expires_at <= now)
 
     def count(self, purpose: str) -> int:
         """Count the leases of one purpose (groups)."""
@@ -77,3 +86,9 @@ class Dispatch:
     def positions(self) -> list[int]:
         """Return the positions that are being sampled for training."""
         return [g.lease.position for g in self._granted.values() if g.lease.purpose == "train"]
+
+    def _take(self, condition: Callable[[Granted], bool]) -> list[Granted]:
+        taken = [granted for granted in self._granted.values() if condition(granted)]
+        for granted in taken:
+            del self._granted[granted.lease.lease_id]
+        return taken

@@ -124,7 +124,7 @@ class Flow:
         ):
             leases.append(self._evaluation_lease(evaluation))
         # What an instance samples now must still be young enough for the trainer's version.
-        if version >= self.version - self._recipe.dataflow.max_staleness:
+        if version >= max(self.version - self._recipe.dataflow.max_staleness, 0):
             for _ in range(min(most - len(leases), self.admissible)):
                 leases.append(self._training_lease())
         for lease in leases:
@@ -133,7 +133,13 @@ class Flow:
 
     def renew(self, instance: str, lease_ids: Sequence[str], *, now: float) -> list[str]:
         """Renew leases on a beat; return those that the instance no longer holds."""
-        return self._dispatch.renew(instance, lease_ids, now=now)
+        lost = self._dispatch.renew(instance, lease_ids, now=now)
+        self._reclaim(self._dispatch.forgotten(instance, now=now))
+        return lost
+
+    def forget(self, instance: str) -> int:
+        """Take back every lease of an instance that is dead; return how many (groups)."""
+        return self._reclaim(self._dispatch.forget(instance))
 
     def release(self, instance: str, lease_ids: Sequence[str]) -> int:
         """Take leases back unanswered; return how many (groups)."""
@@ -174,6 +180,8 @@ class Flow:
         if self._last_batch is not None and self._last_batch[0] == step:
             return self._last_batch[1]
         handed_out = self.consumed // self._groups_per_batch
+        if step == handed_out - 1 and self._last_batch is None:
+            return self._pack_again(step)
         if step != handed_out:
             raise WireError(
                 f"the trainer asks for batch {step}, and the dataflow would hand out {handed_out}",
@@ -192,9 +200,18 @@ class Flow:
         self._last_batch = (step, batches.pack(groups, step=step))
         return self._last_batch[1]
 
+    def _pack_again(self, step: int) -> bytes | None:
+        """Make the batch of ``step`` again, which the service handed out before it died."""
+        groups = self._store.groups("consumed", step=step)
+        if len(groups) != self._groups_per_batch:
+            return None  # the checkpoint's own step: the trainer has had it
+        self._last_batch = (step, batches.pack(self._buffer.ordered(groups), step=step))
+        return self._last_batch[1]
+
     def set_version(self, version: int) -> None:
         """Note that the trainer holds ``version``; more prompts may become admissible."""
         self.version = max(self.version, version)
+        self._store.note("version", self.version)
 
     # --- evaluation
 
@@ -204,6 +221,7 @@ class Flow:
             return None
         if self.evaluation is None or self.evaluation.version != version:
             self._end_evaluation(now)
+            self._store.note("evaluating", version)
             samples = self._recipe.evaluation.samples
             self.evaluation = Evaluation(
                 version,
@@ -266,9 +284,46 @@ class Flow:
             rows = [group.row_id for group in state.buffered]
             self._store.drop(rows, cause="other_dataset")
             self._count_drop("other_dataset", len(rows))
+            self._store.note("order_from", state.newest_row)
+        self._store.note("version", self.version)
+        self._store.note("evaluating", -1)
+        self._store.note("scores", self.scores)
         self._store.commit()
         for group in state.buffered if same else ():
             self._buffer.add(group)
+
+    def recover(self, *, now: float) -> None:
+        """
+        Continue from what the store holds, after the service died and the trainer did not.
+
+        Every group that was reported is where it was; prompts that were in flight are sampled
+        anew, and an evaluation that was open starts again.
+        """
+        counts = self._store.counts()
+        self.produced = sum(counts.values())
+        self.consumed = counts.get("consumed", 0)
+        self.dropped = {
+            state.removeprefix("dropped:"): count
+            for state, count in counts.items()
+            if state.startswith("dropped:")
+        }
+        for group in self._store.groups("buffered"):
+            self._buffer.add(group)
+        self._arrived = self._store.newest_row()
+        first = self._store.noted("order_from", int, 0)
+        self._order.resume_after(self._store.positions(after_row=first))
+        self.version = self._store.noted("version", int, 0)
+        self.scores = self._store.noted("scores", list[Score], [])
+        evaluating = self._store.noted("evaluating", int, -1)
+        if evaluating >= 0 and self.score_of(evaluating) is None:
+            self.evaluate(evaluating, now=now)
+        log.info(
+            "recovered: %d groups produced, %d consumed, %d buffered, dropped %s",
+            self.produced,
+            self.consumed,
+            len(self._buffer),
+            self.dropped,
+        )
 
     # --- numbers
 
@@ -399,6 +454,12 @@ class Flow:
                 self._note_score()
             return "evaluated"
         self.produced += 1
+        self._store.add_failure(
+            failure.lease_id,
+            position=granted.lease.position,
+            prompt_id=granted.lease.prompt.id,
+            cause=failure.cause,
+        )
         return self._count_drop(failure.cause)
 
     def _note_rewards(self, group: SampleGroup) -> None:
@@ -410,6 +471,7 @@ class Flow:
         score = self.evaluation.score if self.evaluation else None
         if score is not None and self.score_of(score.version) is None:
             self.scores.append(score)
+            self._store.note("scores", self.scores)
 
     def _end_evaluation(self, now: float) -> None:
         if self.evaluation is not None and self.evaluation.state != "done":

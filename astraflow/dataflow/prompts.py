@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,11 @@ class PromptOrder:
             "next": self._next,
             "returned": sorted({*self._returned, *in_flight}),
         }
+
+    def resume_after(self, positions: Sequence[int]) -> None:
+        """Continue after the positions that gave something; those between are taken again."""
+        self._next = max(positions, default=-1) + 1
+        self._returned = sorted(set(range(self._next)) - set(positions))
 
     def restore(self, state: dict[str, Any]) -> bool:
         """Continue where ``state`` was taken; False if it belongs to another dataset."""

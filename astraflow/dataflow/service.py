@@ -1,33 +1,25 @@
-"""The dataflow process: HTTP in front of the flow, with waiting callers woken by what changes."""
+"""HTTP in front of the flow, with waiting callers woken by what changes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from astraflow.data import load_prompts
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.store import Store
 from astraflow.errors import DataError
-from astraflow.grading import report_golds
-from astraflow.metrics import prometheus_text
-from astraflow.plugins import recipe_type
-from astraflow.recipe.files import read_resolved
 from astraflow.recipe.schema import Recipe
 from astraflow.wire import messages as m
-from astraflow.wire.auth import read_token
 from astraflow.wire.role import Role
-from astraflow.wire.server import bind, build_app, endpoint, serve
+from astraflow.wire.server import endpoint
 
-__all__ = ["DataflowService", "run_dataflow"]
+__all__ = ["DataflowService"]
 
 log = logging.getLogger(__name__)
 
@@ -43,24 +35,35 @@ class _Instance(msgspec.Struct):
     waiting: int = 0
 
 
+class _Trainer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restarted service must know of the trainer."""
+
+    lineage: str = ""
+    ranks: int = 0
+    published: int = -1
+    publishers: tuple[m.PublisherAddress, ...] = ()
+
+
 class DataflowService:
     """
     The endpoints. Every handler runs on the event loop and changes the flow in one piece.
 
     Args:
         flow: The rules and the state.
-        steps: Batches of the whole run (count).
-        epoch_limit: Passes over the data without one usable prompt after which it is an error.
+        recipe: The run.
+        store: The flow's own, for what a restarted service must know.
     """
 
-    def __init__(self, flow: Flow, recipe: Recipe) -> None:
+    def __init__(self, flow: Flow, recipe: Recipe, store: Store) -> None:
         self._flow = flow
+        self._store = store
         self._recipe = recipe
         self._changed = asyncio.Condition()
         self._instances: dict[str, _Instance] = {}
         self._publishers: dict[int, m.PublisherAddress] = {}
         self._ranks = 0
         self._published = -1
+        self._lineage = ""
         self.failure: DataError | None = None
 
     def endpoints(self, token: str) -> dict[str, Any]:
@@ -70,6 +73,7 @@ class DataflowService:
             "/v1/groups": endpoint(m.GroupsReport, self.groups, token),
             "/v1/beat": endpoint(m.Beat, self.beat, token),
             "/v1/install": endpoint(m.InstallRequest, self.install, token),
+            "/v1/lost": endpoint(m.LostReport, self.lost, token),
             "/v1/release": endpoint(m.ReleaseRequest, self.release, token),
             "/v1/publishers": endpoint(m.PublishersReport, self.publishers, token),
             "/v1/version": endpoint(m.VersionReport, self.version, token),
@@ -82,7 +86,7 @@ class DataflowService:
 
     async def lease(self, request: m.LeaseRequest) -> m.LeaseReply:
         """Grant leases; wait a moment when there is nothing to sample now."""
-        instance = self._see(request.instance, request.version)
+        instance = self._see(request.instance, self._known(request.version, request.lineage))
         give_up = time.monotonic() + min(request.wait_s, 30.0)
         while True:
             leases = self._flow.lease(
@@ -103,7 +107,7 @@ class DataflowService:
 
     async def beat(self, beat: m.Beat) -> m.BeatReply:
         """Take a sign of life; tell what is new."""
-        instance = self._see(beat.instance, beat.version)
+        instance = self._see(beat.instance, self._known(beat.version, beat.lineage))
         instance.running, instance.waiting = beat.running, beat.waiting
         lost = self._flow.renew(beat.instance, beat.lease_ids, now=time.monotonic())
         complete = self._ranks > 0 and len(self._publishers) == self._ranks
@@ -113,12 +117,13 @@ class DataflowService:
             newest=self._published,
             trainer_version=self._flow.version,
             lost=tuple(lost),
+            lineage=self._lineage,
         )
 
     async def install(self, request: m.InstallRequest) -> m.InstallReply:
         """Allow a version to be installed, unless the held one is being evaluated there."""
         if request.installed:
-            self._see(request.instance, request.version)
+            self._see(request.instance, self._known(request.version, request.lineage))
             await self._notify()
             return m.InstallReply(allowed=True)
         held = self._instances.get(request.instance)
@@ -141,12 +146,25 @@ class DataflowService:
         await self._notify()
         return m.Done()
 
+    async def lost(self, report: m.LostReport) -> m.Done:
+        """Hand out again what a dead instance held."""
+        count = self._flow.forget(report.instance)
+        self._instances.pop(report.instance, None)
+        log.warning("instance %s is dead and held %d leases", report.instance, count)
+        await self._notify()
+        return m.Done()
+
     # --- trainer
 
     async def publishers(self, report: m.PublishersReport) -> m.Done:
-        """Learn where a rank serves its shards."""
+        """Learn where a rank serves its shards; another start of the trainer begins anew."""
+        if report.lineage != self._lineage:
+            self._publishers.clear()
+            self._instances.clear()
+            self._lineage, self._published = report.lineage, -1
         self._ranks = report.ranks
         self._publishers[report.address.rank] = report.address
+        self._note()
         return m.Done()
 
     async def version(self, report: m.VersionReport) -> m.VersionReply:
@@ -164,6 +182,7 @@ class DataflowService:
         if report.published:
             self._published = max(self._published, report.version)
             self._flow.set_version(report.version)
+            self._note()
             await self._notify()
         return m.VersionReply(publish=True)
 
@@ -214,6 +233,31 @@ class DataflowService:
         )
 
     # --- inside
+
+    def recover(self) -> None:
+        """Continue where the service stood when it died; the trainer goes on unaware."""
+        self._flow.recover(now=time.monotonic())
+        known = self._store.noted("trainer", _Trainer, _Trainer())
+        self._lineage, self._ranks, self._published = known.lineage, known.ranks, known.published
+        self._publishers = {address.rank: address for address in known.publishers}
+
+    def _note(self) -> None:
+        known = _Trainer(
+            lineage=self._lineage,
+            ranks=self._ranks,
+            published=self._published,
+            publishers=tuple(self._publishers.values()),
+        )
+        self._store.note("trainer", known)
+
+    def _known(self, version: int, lineage: str) -> int:
+        """
+        Return the version that an instance holds of the trainer that runs now; -1 for none.
+
+        What an engine loaded itself is version 0 of every trainer.
+        """
+        fits = version == 0 if not lineage else lineage == self._lineage
+        return version if fits else -1
 
     async def keep_house(self, role: Role) -> None:
         """Expire leases and evaluations until cancelled; report each new score."""
@@ -290,69 +334,3 @@ class DataflowService:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left_s)
         return True
-
-
-async def run_dataflow(
-    role: Role, *, run_folder: Path, host: str, port: int, resume_from: Path | None
-) -> None:
-    """Run the service until asked to stop."""
-    recipe = read_resolved(run_folder / "recipe.json", recipe_type=recipe_type()).recipe
-    token = read_token(run_folder)
-    listener = bind(host, port)
-    store = Store(run_folder / "rollouts.sqlite")
-    flow, golds = _load_flow(recipe, store)
-    if resume_from is not None:
-        flow.restore(resume_from / "dataflow.msgpack")
-    service = DataflowService(flow, recipe)
-    app = build_app(
-        service.endpoints(token),
-        token=token,
-        healthy=lambda: True,
-        metrics=lambda: prometheus_text("dataflow", service.numbers()),
-    )
-    server = await serve(app, listener)
-    tasks = [
-        asyncio.create_task(server.serve(sockets=[listener])),
-        asyncio.create_task(service.keep_house(role)),
-        asyncio.create_task(role.beat(service.numbers)),
-        asyncio.create_task(role.stop.wait()),
-    ]
-    bound_host, bound_port = listener.getsockname()[:2]
-    role.ready(address=f"http://{bound_host}:{bound_port}", prompts=flow.num_prompts)
-    # A daemon: nobody waits for it at the end, and its workers end with this process.
-    threading.Thread(target=_check_golds, args=(golds,), name="golds", daemon=True).start()
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = server.force_exit = True  # idle keep-alive connections do not count
-    await asyncio.wait([tasks[0]], timeout=6)
-    for task in tasks[1:]:
-        task.cancel()
-    store.close()
-    for task in done:
-        task.result()  # raises what ended the service, if something did
-
-
-def _check_golds(sets: Mapping[str, Mapping[str, str]]) -> None:
-    """Report golds that would be paid for their own text only, while the run goes on."""
-    for name, golds in sets.items():
-        report_golds(name, golds)
-
-
-def _load_flow(recipe: Recipe, store: Store) -> tuple[Flow, dict[str, dict[str, str]]]:
-    """Load every dataset; return the flow, and the golds of those that are not built in."""
-    root = Path(recipe.data.root) if recipe.data.root else None
-    train = load_prompts(
-        recipe.data.train, root=root, columns=recipe.data.columns, max_rows=recipe.data.max_rows
-    )
-    log.info("%d prompts from %s; dropped %s", len(train.prompts), train.source, train.dropped)
-    sets = {
-        name: load_prompts(name, root=root, max_rows=recipe.evaluation.max_rows)
-        for name in recipe.evaluation.datasets
-    }
-    golds = {
-        loaded.name: {prompt.id: prompt.answer for prompt in loaded.prompts}
-        for loaded in (train, *sets.values())
-        if loaded.source != "built in"
-    }
-    evaluated = {name: loaded.prompts for name, loaded in sets.items()}
-    dataset = f"{train.name}:{train.sha256}"
-    return Flow(recipe, train.prompts, evaluated, store, dataset=dataset), golds

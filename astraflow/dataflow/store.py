@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +14,8 @@ from astraflow.dataflow.buffer import BufferedGroup
 from astraflow.records import GradedSample, Outcome, SampleGroup
 
 __all__ = ["EVALUATIONS_SCHEMA", "Store"]
+
+T = TypeVar("T")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -32,10 +35,14 @@ CREATE TABLE IF NOT EXISTS groups (
     body BLOB NOT NULL                  -- msgpack of the whole group
 );
 CREATE INDEX IF NOT EXISTS groups_state ON groups (state);
+CREATE TABLE IF NOT EXISTS state (
+    name TEXT PRIMARY KEY,              -- of what a restarted service must know
+    value BLOB NOT NULL                 -- msgpack
+);
 CREATE VIEW IF NOT EXISTS training_solve_rates AS
     SELECT prompt_id, min_version AS version, SUM(samples) AS samples, SUM(right) AS right,
         1.0 * SUM(right) / SUM(samples) AS solve_rate
-    FROM groups GROUP BY prompt_id, min_version;
+    FROM groups WHERE samples > 0 GROUP BY prompt_id, min_version;
 """
 
 EVALUATIONS_SCHEMA = """
@@ -109,6 +116,15 @@ class Store:
         )
         return int(cursor.lastrowid or 0)
 
+    def add_failure(self, lease_id: str, *, position: int, prompt_id: str, cause: str) -> None:
+        """Write that a prompt gave no group; it counts as produced and dropped."""
+        self._db.execute(
+            "INSERT INTO groups (lease_id, position, prompt_id, min_version, reward_mean, right,"
+            " samples, answer_tokens, state, cause, received_at, body)"
+            " VALUES (?, ?, ?, 0, 0.0, 0, 0, 0, 'dropped', ?, ?, x'')",
+            (lease_id, position, prompt_id, cause, time.time()),
+        )
+
     def consume(self, row_ids: Iterable[int], *, step: int) -> None:
         """Note that groups went into the batch of ``step``."""
         self._db.executemany(
@@ -163,6 +179,42 @@ class Store:
                 for index, sample in enumerate(samples)
             ],
         )
+
+    def positions(self, *, after_row: int) -> list[int]:
+        """List the positions that have a row with a key above ``after_row``, ascending."""
+        rows = self._db.execute(
+            "SELECT DISTINCT position FROM groups WHERE id > ? ORDER BY position", (after_row,)
+        )
+        return [position for (position,) in rows]
+
+    def groups(self, state: str, *, step: int | None = None) -> list[BufferedGroup]:
+        """Read groups back by their state, those of one batch only if ``step`` is given."""
+        rows = self._db.execute(
+            "SELECT id, position, min_version, body FROM groups"
+            " WHERE state = ? AND (? IS NULL OR step = ?) ORDER BY id",
+            (state, step, step),
+        )
+        return [
+            BufferedGroup(
+                row_id=row_id,
+                position=position,
+                min_version=min_version,
+                arrived=row_id,
+                group=msgspec.msgpack.decode(body, type=SampleGroup),
+            )
+            for row_id, position, min_version, body in rows
+        ]
+
+    def note(self, name: str, value: object) -> None:
+        """Keep something that a restarted service must know."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO state VALUES (?, ?)", (name, msgspec.msgpack.encode(value))
+        )
+
+    def noted(self, name: str, kind: type[T], default: T) -> T:
+        """Return what :meth:`note` kept."""
+        row = self._db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return default if row is None else msgspec.msgpack.decode(row[0], type=kind)
 
     def counts(self) -> dict[str, int]:
         """Count groups by state, dropped ones by cause (``dropped:CAUSE``)."""

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 _LEASE_WAIT_S = 5.0
 _BEAT_S = 1.0
-_REPORT_WITHIN_S = 60.0
 
 
 class Episodes:
@@ -59,7 +58,10 @@ class Episodes:
         self._sampled_tokens = 0
         self._samples = 0
         self._graded_s = 0.0
+        self._unreported: set[str] = set()
         self.last_beat: m.BeatReply | None = None
+        self.lineage = ""
+        """The trainer's start that the engine's weights were proved against."""
 
     @property
     def in_flight(self) -> int:
@@ -94,10 +96,10 @@ class Episodes:
                 groups=tuple(item for item in items if isinstance(item, SampleGroup)),
                 failed=tuple(item for item in items if isinstance(item, m.FailedLease)),
             )
-            with self._waits.waiting("dataflow: groups", deadline_s=_REPORT_WITHIN_S):
-                await self._client.call(
-                    "/v1/groups", message, m.GroupsReply, within_s=_REPORT_WITHIN_S
-                )
+            deadline_s = self._recipe.limits.ready_s
+            with self._waits.waiting("dataflow: groups", deadline_s=deadline_s):
+                await self._client.call("/v1/groups", message, m.GroupsReply)
+            self._unreported -= {item.lease_id for item in items}
 
     async def beat(self) -> None:
         """Renew the leases each second and learn what is new, until cancelled."""
@@ -110,7 +112,8 @@ class Episodes:
                     version=self._engine.version,
                     running=load.running,
                     waiting=load.waiting,
-                    lease_ids=tuple(self._running),
+                    lease_ids=(*self._running, *self._unreported),
+                    lineage=self.lineage,
                 ),
                 m.BeatReply,
             )
@@ -148,6 +151,7 @@ class Episodes:
             version=self._engine.version,
             max_groups=wanted,
             wait_s=_LEASE_WAIT_S,
+            lineage=self.lineage,
         )
         if self._running:
             reply = await self._client.call("/v1/lease", request, m.LeaseReply)
@@ -166,16 +170,18 @@ class Episodes:
             self._fail(lease, "sampling_failed", error)
         else:
             self._note(group)
-            self._finished.put_nowait(group)
+            self._hand_back(group)
         finally:
             self._running.pop(lease.lease_id, None)
             self._freed.set()
 
     def _fail(self, lease: m.Lease, cause: Any, error: AstraFlowError) -> None:
         log.warning("prompt `%s`: %s", lease.prompt.id, error)
-        self._finished.put_nowait(
-            m.FailedLease(lease_id=lease.lease_id, cause=cause, why=str(error))
-        )
+        self._hand_back(m.FailedLease(lease_id=lease.lease_id, cause=cause, why=str(error)))
+
+    def _hand_back(self, item: SampleGroup | m.FailedLease) -> None:
+        self._unreported.add(item.lease_id)
+        self._finished.put_nowait(item)
 
     def _note(self, group: SampleGroup) -> None:
         self._samples += len(group.samples)

@@ -46,6 +46,8 @@ class Intake:
         run_id: The run.
         token: The run's token.
         waits: Where waiting is noted.
+        adopted: Told of the trainer's start whose weights the engine holds from now on.
+        patience_s: Time for senders to come back (s).
     """
 
     def __init__(
@@ -58,7 +60,12 @@ class Intake:
         run_id: str,
         token: str,
         waits: Waits,
+        adopted: Callable[[str], None] = lambda _: None,
+        patience_s: float = 120.0,
     ) -> None:
+        self._adopted = adopted
+        self._patience_s = patience_s
+        self._lineage = ""
         self._instance = instance
         self._engine = engine
         self._client = client
@@ -79,6 +86,7 @@ class Intake:
             WireError: no sender could be reached for a while, or a version cannot be proved.
         """
         publishers: tuple[m.PublisherAddress, ...] = ()
+        lineage = ""
         receiver: TcpReceiver | None = None
         failing_since: float | None = None
         while True:
@@ -86,10 +94,11 @@ class Intake:
             if reply is None or not reply.publishers:
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
-            if receiver is None or reply.publishers != publishers:
-                publishers, receiver = reply.publishers, self._connect(reply.publishers)
+            if receiver is None or (reply.publishers, reply.lineage) != (publishers, lineage):
+                publishers, lineage = reply.publishers, reply.lineage
+                receiver = self._connect(publishers)
             try:
-                await self._bring_in(receiver)
+                await self._bring_in(receiver, lineage)
                 failing_since = None
             except StaleBaseError as error:
                 log.warning("%s", error)
@@ -98,7 +107,7 @@ class Intake:
                 raise
             except WireError as error:
                 failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > _GIVE_UP_AFTER_S:
+                if time.monotonic() - failing_since > self._patience_s:
                     raise
                 log.warning("%s; trying again", error)
                 await asyncio.sleep(_RETRY_S)
@@ -123,14 +132,21 @@ class Intake:
             name=self._instance,
         )
 
-    async def _bring_in(self, receiver: TcpReceiver) -> None:
+    async def _bring_in(self, receiver: TcpReceiver, lineage: str) -> None:
         # No wait is noted here: having no newer version is the normal state.
-        update = await receiver.newest(held=self._engine.version)
+        if self._lineage and self._lineage != lineage:
+            # The trainer was restarted: its versions count anew, and nothing held is one of them.
+            log.info("another start of the trainer: its weights are fetched whole")
+            update = await receiver.whole()
+        else:
+            update = await receiver.newest(held=self._engine.version)
         fetched = time.monotonic()
         await self._engine.prepare(update)
         prepared = time.monotonic()
         await self._until_allowed(update)
         held_ms = await self._install(receiver, update)
+        self._lineage = lineage
+        self._adopted(lineage)
         self._swaps += 1
         self._held_ms.append(held_ms)
         self._wire_bytes += update.wire_bytes
@@ -155,7 +171,9 @@ class Intake:
                 reply = await self._ask(int(update.version), installed=False)
 
     async def _ask(self, version: int, *, installed: bool) -> m.InstallReply:
-        request = m.InstallRequest(instance=self._instance, version=version, installed=installed)
+        request = m.InstallRequest(
+            instance=self._instance, version=version, installed=installed, lineage=self._lineage
+        )
         return await self._client.call("/v1/install", request, m.InstallReply)
 
     async def _install(self, receiver: TcpReceiver, update: WeightUpdate) -> float:

@@ -35,17 +35,27 @@ async def run_raas(
     *,
     run_folder: Path,
     dataflow: str,
-    instance: int,
+    name: str,
     gpus: tuple[int, ...],
     host: str,
     port: int,
 ) -> None:
-    """Run one instance until asked to stop."""
+    """
+    Run one instance until asked to stop.
+
+    Args:
+        role: The process's frame.
+        run_folder: Where recipe.json lies.
+        dataflow: Address of the dataflow service.
+        name: Of this instance, among all of the run.
+        gpus: Devices, as this process numbers them; empty for the CPU.
+        host: Interface.
+        port: 0 takes a free one.
+    """
     recipe = read_resolved(run_folder / "recipe.json", recipe_type=recipe_type()).recipe
     token = read_token(run_folder)
-    name = f"raas-{instance}"
     run_id = run_folder.resolve().parent.name + "/" + run_folder.resolve().name
-    client = ServiceClient(dataflow, token)
+    client = ServiceClient(dataflow, token, patience_s=recipe.limits.ready_s)
     engine = build_engine(recipe, gpus=gpus, run_folder=run_folder, run_id=run_id)
     try:
         with role.waits.waiting("engine: start", deadline_s=recipe.limits.ready_s):
@@ -59,6 +69,8 @@ async def run_raas(
             run_id=run_id,
             token=token,
             waits=role.waits,
+            adopted=lambda lineage: setattr(episodes, "lineage", lineage),
+            patience_s=recipe.limits.ready_s,
         )
         async with build_workflow(recipe, engine) as workflow:
             await _run(role, engine, episodes, intake, workflow, token, host, port)

@@ -37,17 +37,18 @@ def descendants(pid: int) -> list[int]:
 
 def kill_orphans(spare: frozenset[int] = frozenset()) -> list[int]:
     """
-    Kill and reap every descendant of this process except ``spare``; return their ids.
+    Kill and reap what descends from this process, but for children in ``spare`` and theirs.
 
-    Only processes that descend from this one are signalled, by id.
+    Only processes that descend from this one are signalled, by id, and only those are reaped:
+    the end of a spared child is for its own waiter to collect.
     """
     killed: set[int] = set()
     for _ in range(_ROUNDS):
-        _reap()
-        left = [pid for pid in descendants(os.getpid()) if pid not in spare]
-        if not left:
+        roots = [pid for pid in _children(os.getpid()) if pid not in spare]
+        roots = [pid for pid in roots if not _reaped(pid)]
+        if not roots:
             break
-        for pid in left:
+        for pid in [*roots, *(below for root in roots for below in descendants(root))]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
@@ -55,10 +56,17 @@ def kill_orphans(spare: frozenset[int] = frozenset()) -> list[int]:
     return sorted(killed)
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _children(pid: int) -> list[int]:
+    numbers = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [int(entry.name) for entry in numbers if _parent(entry) == pid]
+
+
+def _reaped(pid: int) -> bool:
+    """Collect a child that has ended; True if it is gone."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def _parent(entry: Path) -> int:

@@ -29,6 +29,18 @@ class RoleState:
     memory_bytes: int = 0
     """Held by the role and all it started, shared pages counted once in all."""
 
+    was_ready: bool = False
+    """True once this process or one before it had come up."""
+    restarts: int = -1
+    """Processes beyond the first (count)."""
+
+    def begin(self, pid: int) -> None:
+        """Note a new process in this role."""
+        self.pid, self.status = pid, "starting"
+        self.beat_at = self.started_at = time.monotonic()
+        self.waits, self.error = [], {}
+        self.restarts += 1
+
     @property
     def uptime_s(self) -> float:
         """Time since it was started (s)."""
@@ -68,6 +80,7 @@ class RunState:
         kind = event.get("event")
         if kind == "ready":
             role.status = "ready"
+            role.was_ready = True
             role.address = event.get("address", role.address)
         elif kind == "beat":
             role.numbers = event.get("numbers", {})

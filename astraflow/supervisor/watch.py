@@ -13,21 +13,17 @@ from astraflow.supervisor.state import RoleState, RunState
 __all__ = ["find_hung", "find_stall", "memory_bytes", "wait_page"]
 
 
-def find_hung(
-    state: RunState, limits: LimitsSection, exit_codes: dict[str, int]
-) -> RoleError | None:
-    """Return an error for the first ready role whose heartbeat stopped."""
-    now = time.monotonic()
-    for role in state.roles.values():
-        silent_s = now - role.beat_at
-        if role.status == "ready" and silent_s > limits.heartbeat_s:
-            return RoleError(
-                f"{role.name} gave no heartbeat for {silent_s:.0f} s and counts as hung",
-                exit_code=exit_codes[role.name],
-                hint="its stacks are at the end of its log; a stopped process (SIGSTOP) and a "
-                "machine without memory look alike",
-            )
-    return None
+def find_hung(role: RoleState, limits: LimitsSection, exit_code: int) -> RoleError | None:
+    """Return an error for a ready role whose heartbeat stopped."""
+    silent_s = time.monotonic() - role.beat_at
+    if role.status != "ready" or silent_s <= limits.heartbeat_s:
+        return None
+    return RoleError(
+        f"{role.name} gave no heartbeat for {silent_s:.0f} s and counts as hung",
+        exit_code=exit_code,
+        hint="its stacks are at the end of its log; a stopped process (SIGSTOP) and a "
+        "machine without memory look alike",
+    )
 
 
 def find_stall(state: RunState, limits: LimitsSection) -> NoProgressError | None:

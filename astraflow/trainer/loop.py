@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import secrets
 import threading
 import time
 from dataclasses import replace
@@ -78,7 +80,7 @@ class TrainingLoop:
         self._waits = waits
         self._objective = build_objective(recipe.algorithm)
         self._calls = asyncio.new_event_loop()
-        self._client = ServiceClient(dataflow, token)
+        self._client = ServiceClient(dataflow, token, patience_s=recipe.limits.ready_s)
         run_id = f"{run_folder.resolve().parent.name}/{run_folder.resolve().name}"
         delta = recipe.weights.mode == "delta"
         self._publisher = TcpPublisher(
@@ -254,14 +256,18 @@ class TrainingLoop:
 
     def _ask_for_batch(self, wait_s: float) -> bytes:
         request = m.BatchRequest(step=self._step, wait_s=wait_s)
-        return self._call_raw("/v1/batch", request, within_s=wait_s + 60.0)
+        patience_s = self._recipe.limits.ready_s
+        return self._call_raw("/v1/batch", request, within_s=wait_s + patience_s)
 
     # --- versions
 
     def _introduce(self) -> None:
         host, port = self._publisher.address
         address = m.PublisherAddress(rank=self._rank, host=host, port=port)
-        self._call("/v1/publishers", m.PublishersReport(address=address, ranks=self._ranks), m.Done)
+        # torchrun gives all ranks of one start the same id, and each start another.
+        lineage = os.environ.get("TORCHELASTIC_RUN_ID", "") or secrets.token_hex(8)
+        report = m.PublishersReport(address=address, ranks=self._ranks, lineage=lineage)
+        self._call("/v1/publishers", report, m.Done)
         if self._rank == 0:
             threading.Thread(target=self._beat, name="beat", daemon=True).start()
         self._barrier()

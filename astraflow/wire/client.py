@@ -23,10 +23,17 @@ class ServiceClient:
 
     A call that cannot reach the service is tried again until its deadline; one that the service
     answers with an error is not.
+
+    Args:
+        address: Such as ``http://127.0.0.1:8000``.
+        token: The run's token.
+        patience_s: Deadline of a call that names none; a service that is being restarted must
+            be back within it (s).
     """
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, *, patience_s: float = 30.0) -> None:
         self.address = address
+        self._patience_s = patience_s
         self._http = httpx.AsyncClient(
             base_url=address,
             headers={"Authorization": f"Bearer {token}"},
@@ -37,7 +44,7 @@ class ServiceClient:
         )
 
     async def call(
-        self, path: str, body: msgspec.Struct, reply: type[T], *, within_s: float = 30.0
+        self, path: str, body: msgspec.Struct, reply: type[T], *, within_s: float | None = None
     ) -> T:
         """
         Post ``body`` and decode the answer.
@@ -51,13 +58,16 @@ class ServiceClient:
         except msgspec.DecodeError as error:
             raise WireError(f"`{path}` answered with a broken message: {error}") from error
 
-    async def call_raw(self, path: str, body: msgspec.Struct, *, within_s: float) -> bytes:
+    async def call_raw(
+        self, path: str, body: msgspec.Struct, *, within_s: float | None = None
+    ) -> bytes:
         """
         Post ``body`` and return the answer's bytes; empty when the service had nothing.
 
         Raises:
             WireError: as for :meth:`call`.
         """
+        within_s = self._patience_s if within_s is None else within_s
         content = msgspec.msgpack.encode(body)
         loop = asyncio.get_running_loop()
         give_up = loop.time() + within_s

@@ -1,8 +1,9 @@
 """
 Every message between roles, as msgpack over HTTP.
 
-    RaaS    -> dataflow   /v1/lease /v1/groups /v1/beat /v1/install /v1/release
-    trainer -> dataflow   /v1/publishers /v1/version /v1/batch /v1/checkpoint /v1/evaluation
+    RaaS       -> dataflow   /v1/lease /v1/groups /v1/beat /v1/install /v1/release
+    trainer    -> dataflow   /v1/publishers /v1/version /v1/batch /v1/checkpoint /v1/evaluation
+    supervisor -> dataflow   /v1/lost
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "Lease",
     "LeaseReply",
     "LeaseRequest",
+    "LostReport",
     "PublisherAddress",
     "PublishersReport",
     "ReleaseRequest",
@@ -64,6 +66,9 @@ class LeaseRequest(_Message, frozen=True, kw_only=True):
     """What the instance's engine holds; evaluation goes only to its own version."""
     max_groups: int
     wait_s: float
+    lineage: str = ""
+    """The trainer's start that the held weights were proved against; empty for those that the
+    engine loaded itself."""
 
 
 class LeaseReply(_Message, frozen=True, kw_only=True):
@@ -102,6 +107,9 @@ class Beat(_Message, frozen=True, kw_only=True):
     running: int
     waiting: int
     lease_ids: tuple[str, ...]
+    lineage: str = ""
+    """The trainer's start that the held weights were proved against; empty for those that the
+    engine loaded itself."""
 
 
 class PublisherAddress(_Message, frozen=True, kw_only=True):
@@ -123,6 +131,8 @@ class BeatReply(_Message, frozen=True, kw_only=True):
     """Version that the trainer holds; samples must not lie too far behind it."""
     lost: tuple[str, ...]
     """Leases that the instance names and no longer holds."""
+    lineage: str = ""
+    """The trainer's start that the senders belong to. After another one, versions count anew."""
 
 
 class InstallRequest(_Message, frozen=True, kw_only=True):
@@ -131,6 +141,9 @@ class InstallRequest(_Message, frozen=True, kw_only=True):
     instance: str
     version: int
     installed: bool
+    lineage: str = ""
+    """The trainer's start that the held weights were proved against; empty for those that the
+    engine loaded itself."""
 
 
 class InstallReply(_Message, frozen=True, kw_only=True):
@@ -147,11 +160,19 @@ class ReleaseRequest(_Message, frozen=True, kw_only=True):
     lease_ids: tuple[str, ...]
 
 
+class LostReport(_Message, frozen=True, kw_only=True):
+    """An instance is dead: its leases can be handed out again."""
+
+    instance: str
+
+
 class PublishersReport(_Message, frozen=True, kw_only=True):
     """One rank's address, and how many ranks there are."""
 
     address: PublisherAddress
     ranks: int
+    lineage: str = ""
+    """Alike for all ranks of one start of the trainer, and for no other start."""
 
 
 class VersionReport(_Message, frozen=True, kw_only=True):

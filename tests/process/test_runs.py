@@ -16,6 +16,13 @@ from tests.process.conftest import Run
 Start = Callable[..., Run]
 
 
+_NO_RESTARTS = (
+    "recovery.raas_restarts=0",
+    "recovery.dataflow_restarts=0",
+    "recovery.trainer_restarts=0",
+)
+
+
 def _shared_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "astraflow" in name}
 
@@ -57,7 +64,7 @@ def test_every_group_is_consumed_buffered_or_dropped_by_cause(start: Start) -> N
 def test_killed_role_ends_the_run_with_its_code_and_its_log(
     start: Start, role: str, exit_code: int
 ) -> None:
-    run = start(sets=("trainer.steps=500",))
+    run = start(sets=("trainer.steps=500", *_NO_RESTARTS))
     run.until_step(1)
     os.kill(run.pid_of(role), signal.SIGKILL)
     assert run.wait() == exit_code, run.output()
@@ -68,7 +75,7 @@ def test_killed_role_ends_the_run_with_its_code_and_its_log(
 
 
 def test_killed_rank_ends_the_run_as_its_trainer(start: Start) -> None:
-    run = start(sets=("trainer.steps=500",))
+    run = start(sets=("trainer.steps=500", *_NO_RESTARTS))
     run.until_step(1)
     ranks = [
         pid

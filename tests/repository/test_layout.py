@@ -22,7 +22,7 @@ _PACKAGES = [path for path in _SOURCES if path.name == "__init__.py"]
 _HEAVY = ("torch", "transformers", "sglang", "datasets", "sympy", "math_verify", "flash_attn")
 # dataflow/flow.py holds one idea, the path from prompt to batch; recipe/schema.py is the one page
 # with every field of a recipe.
-_LONGEST_LINES = {"flow.py": 440, "schema.py": 430}
+_LONGEST_LINES = {"flow.py": 500, "schema.py": 430}
 _VAGUE = re.compile(r"utils?|manager|helpers?|common|misc|legacy|v[0-9]+|new")
 
 
