@@ -31,6 +31,7 @@ __all__ = ["plain_view", "render", "rich_view", "show_summary"]
 
 _REFRESH_S = 0.5
 _SPARKS = "▁▂▃▄▅▆▇█"
+_LONG_WAIT_S = 60.0
 _SPARK_WIDTH = 40
 
 
@@ -143,7 +144,12 @@ def _summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def _roles(state: RunState) -> Table:
     table = Table("role", "state", "up", "version", "doing", box=None, pad_edge=False)
     for role in state.roles.values():
-        waits = "; ".join(f"waits for {w['name']} ({w['since_s']:.0f} s)" for w in role.waits[:1])
+        # Answers are always waited for; that is news only when it lasts.
+        waits = "; ".join(
+            f"waits for {w['name']} ({w['since_s']:.0f} s)"
+            for w in role.waits[:1]
+            if not w["name"].startswith(("engine:", "reward:")) or w["since_s"] > _LONG_WAIT_S
+        )
         version = role.numbers.get("version", role.numbers.get("step", ""))
         table.add_row(
             role.name,

@@ -17,6 +17,7 @@ from astraflow.metrics import prometheus_text
 from astraflow.plugins import adapter_settings, build_plugin, load_plugin, recipe_type
 from astraflow.raas.episodes import Episodes, sample_with_retries
 from astraflow.raas.intake import Intake
+from astraflow.raas.watched import WatchedReward, WatchedSampler
 from astraflow.raas.workflow import Workflow, WorkflowContext
 from astraflow.recipe.files import read_resolved
 from astraflow.recipe.schema import Recipe
@@ -24,6 +25,7 @@ from astraflow.wire.auth import read_token
 from astraflow.wire.client import ServiceClient
 from astraflow.wire.role import Role
 from astraflow.wire.server import bind, build_app, serve
+from astraflow.wire.waits import Waits
 
 __all__ = ["build_engine", "build_workflow", "run_raas"]
 
@@ -72,7 +74,7 @@ async def run_raas(
             adopted=lambda lineage: setattr(episodes, "lineage", lineage),
             patience_s=recipe.limits.ready_s,
         )
-        async with build_workflow(recipe, engine) as workflow:
+        async with build_workflow(recipe, engine, role.waits) as workflow:
             await _run(role, engine, episodes, intake, workflow, token, host, port)
     finally:
         await engine.close()
@@ -107,9 +109,16 @@ def build_engine(
 
 
 @contextlib.asynccontextmanager
-async def build_workflow(recipe: Recipe, engine: Sampler) -> AsyncIterator[Workflow]:
+async def build_workflow(
+    recipe: Recipe, engine: Sampler, waits: Waits | None = None
+) -> AsyncIterator[Workflow]:
     """
     Build the recipe's workflow with its reward, whose processes end with the block.
+
+    Args:
+        recipe: The run.
+        engine: Where answers are sampled.
+        waits: Where it is noted what answers wait for.
 
     Raises:
         PluginError: a plug-in is absent.
@@ -122,15 +131,16 @@ async def build_workflow(recipe: Recipe, engine: Sampler) -> AsyncIterator[Workf
         timeout_s=section.grading_timeout_s,
         answer=section.answer,
     )
+    waits = waits or Waits()
     context = WorkflowContext(
         recipe=recipe,
         renderer=PromptRenderer(
             tokenizer, model=recipe.model.path, chat=section.chat, examples=section.examples
         ),
-        reward=reward,
+        reward=WatchedReward(reward, waits, within_s=recipe.limits.no_progress_s),
         sample=partial(
             sample_with_retries,
-            engine,
+            WatchedSampler(engine, waits, within_s=recipe.rollout.request_timeout_s),
             timeout_s=recipe.rollout.request_timeout_s,
             retries=recipe.rollout.max_retries,
         ),

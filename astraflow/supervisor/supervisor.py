@@ -35,7 +35,7 @@ from astraflow.supervisor.recovery import Restarts
 from astraflow.supervisor.runs import write_state
 from astraflow.supervisor.state import RunState
 from astraflow.supervisor.summary import summarize, write_summary
-from astraflow.supervisor.watch import find_hung, find_stall, memory_bytes
+from astraflow.supervisor.watch import find_culprit, find_hung, find_stall, memory_bytes
 from astraflow.wire.auth import TOKEN_VARIABLE
 from astraflow.wire.client import ServiceClient
 from astraflow.wire.messages import Done, LostReport
@@ -158,7 +158,11 @@ class Supervisor:
                 next_memory = time.monotonic() + _MEMORY_EVERY_S
             stuck = find_stall(self._state, self._limits)
             if stuck is not None:
+                culprit, _ = find_culprit(self._state)
                 await self._dump_stacks(self._children)
+                guilty = [c for c in self._children if c.plan.name == culprit]
+                for child in guilty:
+                    stuck.hint += f"\nthe end of {child.log_path}:\n{_quoted(child, lines=40)}"
                 raise stuck
 
     async def _tend(self) -> None:
@@ -382,5 +386,5 @@ def _hint_for(code: int) -> str:
     return "its log says why"
 
 
-def _quoted(child: Child) -> str:
-    return "\n".join(f"  | {line}" for line in child.last_lines())
+def _quoted(child: Child, *, lines: int = 12) -> str:
+    return "\n".join(f"  | {line}" for line in child.last_lines(lines))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -55,11 +56,18 @@ class Waits:
             return self._total_s.get(whom, 0.0) + sum(running)
 
     def current(self) -> list[dict[str, float | str]]:
-        """List open waits, the oldest first: name, seconds so far and deadline."""
+        """List open waits, the oldest first: name, seconds so far, deadline, and how many alike."""
         now = time.monotonic()
         with self._lock:
             waits = sorted(self._open.values(), key=lambda wait: wait[1])
+        alike = Counter(name for name, _, _ in waits)
+        oldest = {name: (started, deadline) for name, started, deadline in reversed(waits)}
         return [
-            {"name": name, "since_s": round(now - started, 3), "deadline_s": deadline_s}
-            for name, started, deadline_s in waits
+            {
+                "name": name,
+                "since_s": round(now - started, 3),
+                "deadline_s": deadline_s,
+                "count": alike[name],
+            }
+            for name, (started, deadline_s) in sorted(oldest.items(), key=lambda item: item[1])
         ]

@@ -321,8 +321,8 @@ def test_open_waits_are_listed_oldest_first_and_closed_ones_add_up(
         with waits.waiting("rank 1: manifest", deadline_s=5):
             now[0] += 1
             assert waits.current() == [
-                {"name": "dataflow: batch 12", "since_s": 3.0, "deadline_s": 60},
-                {"name": "rank 1: manifest", "since_s": 1.0, "deadline_s": 5},
+                {"name": "dataflow: batch 12", "since_s": 3.0, "deadline_s": 60, "count": 1},
+                {"name": "rank 1: manifest", "since_s": 1.0, "deadline_s": 5, "count": 1},
             ]
             assert waits.total_s("dataflow") == 3
     with waits.waiting("dataflow: batch 13", deadline_s=60):

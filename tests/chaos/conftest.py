@@ -1,0 +1,3 @@
+from tests.process.conftest import start
+
+__all__ = ["start"]
