@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import platform
+import logging
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from astraflow.errors import NotReadyError, WireError
+
+if TYPE_CHECKING:
+    from astraflow.raas.joining import LiveRunFacts
+
 __all__ = ["serve_app"]
+
+log = logging.getLogger(__name__)
 
 serve_app = typer.Typer(
     help="Start one role of a run by hand, to debug it alone.", no_args_is_help=True
@@ -59,8 +66,9 @@ def raas(
     join: Annotated[
         str | None,
         typer.Option(
-            help="Instead of both: a live run, by folder or name. This instance fetches its "
-            "weights, takes prompts, and hands back what it holds on SIGTERM."
+            help="Instead of both: a live run, by folder or name, or by the address of its "
+            "dataflow service from another host, with ASTRAFLOW_TOKEN set. This instance fetches "
+            "its weights, takes prompts, and hands back what it holds on SIGTERM."
         ),
     ] = None,
     runs: Annotated[
@@ -72,37 +80,51 @@ def raas(
     port: Port = 0,
 ) -> None:
     """Sample and grade what the dataflow service leases out."""
+    from astraflow.raas.joining import PATIENCE_S, guest_name
     from astraflow.raas.service import run_raas
+    from astraflow.wire.auth import run_id_of
     from astraflow.wire.role import Role, leave, run_role
 
-    name = f"raas-{instance}"
+    devices = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
+    serve = partial(run_raas, gpus=devices, host=host, port=port)
     if join is not None:
-        run_folder, dataflow = _joined(join, runs)
-        name = f"raas-{platform.node()}-{os.getpid()}"
+        run = _live_run(join, runs)
+        name = guest_name()
+
+        async def visit(role: Role) -> None:
+            try:
+                await serve(
+                    role,
+                    run_folder=run.folder,
+                    dataflow=run.dataflow,
+                    name=name,
+                    run_id=run.run_id,
+                    patience_s=PATIENCE_S,
+                )
+            except WireError:
+                if not run.ended():
+                    raise
+                log.info("run %s has ended, and this instance with it", run.run_id)
+
+        leave(run_role(name, visit))
     if run_folder is None or dataflow is None:
         raise typer.BadParameter("give `--join RUN`, or `--run-folder` and `--dataflow`")
-    devices = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
+    name = f"raas-{instance}"
     folder, address = run_folder, dataflow
 
     async def body(role: Role) -> None:
-        await run_raas(
-            role,
-            run_folder=folder,
-            dataflow=address,
-            name=name,
-            gpus=devices,
-            host=host,
-            port=port,
-        )
+        await serve(role, run_folder=folder, dataflow=address, name=name, run_id=run_id_of(folder))
 
     leave(run_role(name, body))
 
 
-def _joined(run: str, runs: Path) -> tuple[Path, str]:
-    """Return a live run's folder and the address of its dataflow service."""
-    from astraflow.errors import NotReadyError
+def _live_run(run: str, runs: Path) -> LiveRunFacts:
+    """Find a live run by its folder, its name, or the address of its dataflow service."""
+    from astraflow.raas.joining import LiveRunFacts, learn
     from astraflow.supervisor.runs import find_run
 
+    if run.startswith(("http://", "https://")):
+        return learn(run.rstrip("/"), runs)
     found = find_run(run, runs)
     address = found.said["roles"].get("dataflow", {}).get("address", "")
     if found.pid is None or not address:
@@ -111,7 +133,12 @@ def _joined(run: str, runs: Path) -> tuple[Path, str]:
             + ("it has ended" if found.pid is None else "its dataflow service is not up yet"),
             hint="`astraflow ps` lists live runs",
         )
-    return found.folder, str(address)
+    return LiveRunFacts(
+        folder=found.folder,
+        run_id=found.name,
+        dataflow=str(address),
+        ended=lambda: found.pid is None,
+    )
 
 
 @serve_app.command()

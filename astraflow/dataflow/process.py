@@ -53,7 +53,7 @@ async def run_dataflow(
     flow, golds = _load_flow(recipe, store)
     if resume_from is not None:
         flow.restore(resume_from / "dataflow.msgpack")
-    service = DataflowService(flow, recipe, store)
+    service = DataflowService(flow, recipe, store, run_folder)
     if recover:
         service.recover()
     app = build_app(

@@ -16,6 +16,7 @@ from astraflow.dataflow.store import Store
 from astraflow.errors import DataError
 from astraflow.recipe.schema import Recipe
 from astraflow.wire import messages as m
+from astraflow.wire.auth import run_id_of
 from astraflow.wire.role import Role
 from astraflow.wire.server import endpoint
 
@@ -52,10 +53,12 @@ class DataflowService:
         flow: The rules and the state.
         recipe: The run.
         store: The flow's own, for what a restarted service must know.
+        run_folder: With recipe.json, for instances that join.
     """
 
-    def __init__(self, flow: Flow, recipe: Recipe, store: Store) -> None:
+    def __init__(self, flow: Flow, recipe: Recipe, store: Store, run_folder: Path) -> None:
         self._flow = flow
+        self._run_folder = run_folder
         self._store = store
         self._recipe = recipe
         self._changed = asyncio.Condition()
@@ -69,6 +72,7 @@ class DataflowService:
     def endpoints(self, token: str) -> dict[str, Any]:
         """Return the handlers by path."""
         return {
+            "/v1/run": endpoint(m.RunRequest, self.run, token),
             "/v1/lease": endpoint(m.LeaseRequest, self.lease, token),
             "/v1/groups": endpoint(m.GroupsReport, self.groups, token),
             "/v1/beat": endpoint(m.Beat, self.beat, token),
@@ -84,6 +88,11 @@ class DataflowService:
 
     # --- RaaS
 
+    async def run(self, _: m.RunRequest) -> m.RunReply:
+        """Tell an instance that joins what the run is."""
+        recipe = (self._run_folder / "recipe.json").read_text(encoding="utf-8")
+        return m.RunReply(run_id=run_id_of(self._run_folder), recipe=recipe)
+
     async def lease(self, request: m.LeaseRequest) -> m.LeaseReply:
         """Grant leases; wait a moment when there is nothing to sample now."""
         instance = self._see(request.instance, self._known(request.version, request.lineage))
@@ -97,6 +106,8 @@ class DataflowService:
             )
             if leases or not await self._wait_for_change(give_up):
                 return m.LeaseReply(leases=tuple(leases))
+            if self._instances.get(request.instance) is not instance:
+                return m.LeaseReply(leases=())  # it left or died meanwhile: nobody listens
 
     async def groups(self, report: m.GroupsReport) -> m.GroupsReply:
         """Take groups in."""

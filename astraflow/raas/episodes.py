@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _LEASE_WAIT_S = 5.0
 _BEAT_S = 1.0
+_LEAVE_S = 3.0
 
 
 class Episodes:
@@ -123,15 +124,20 @@ class Episodes:
             await asyncio.sleep(_BEAT_S)
 
     async def leave(self) -> None:
-        """Stop the work and give every lease back."""
-        lease_ids = tuple(self._running)
-        for lease_id in lease_ids:
+        """
+        Stop the work and give back every lease, those of groups too that were not handed in.
+
+        A group whose report was cut off may have arrived; its lease has ended then, and is not
+        given back twice.
+        """
+        lease_ids = (*self._running, *self._unreported)
+        for lease_id in tuple(self._running):
             self._cancel(lease_id)
         await self._client.call(
             "/v1/release",
             m.ReleaseRequest(instance=self._instance, lease_ids=lease_ids),
             m.Done,
-            within_s=3.0,
+            within_s=_LEAVE_S,
         )
 
     def numbers(self) -> dict[str, Any]:

@@ -31,6 +31,8 @@ __all__ = ["build_engine", "build_workflow", "run_raas"]
 
 log = logging.getLogger(__name__)
 
+_CANCEL_S = 5.0
+
 
 async def run_raas(
     role: Role,
@@ -41,6 +43,8 @@ async def run_raas(
     gpus: tuple[int, ...],
     host: str,
     port: int,
+    run_id: str,
+    patience_s: float | None = None,
 ) -> None:
     """
     Run one instance until asked to stop.
@@ -53,11 +57,13 @@ async def run_raas(
         gpus: Devices, as this process numbers them; empty for the CPU.
         host: Interface.
         port: 0 takes a free one.
+        run_id: The run, as its trainer names it.
+        patience_s: Time for the dataflow service to come back when it goes (s); None takes
+            `limits.ready_s`.
     """
     recipe = read_resolved(run_folder / "recipe.json", recipe_type=recipe_type()).recipe
     token = read_token(run_folder)
-    run_id = run_folder.resolve().parent.name + "/" + run_folder.resolve().name
-    client = ServiceClient(dataflow, token, patience_s=recipe.limits.ready_s)
+    client = ServiceClient(dataflow, token, patience_s=patience_s or recipe.limits.ready_s)
     engine = build_engine(recipe, gpus=gpus, run_folder=run_folder, run_id=run_id)
     try:
         with role.waits.waiting("engine: start", deadline_s=recipe.limits.ready_s):
@@ -177,8 +183,9 @@ async def _run(
         metrics=lambda: prometheus_text("raas", numbers()),
     )
     server = await serve(app, listener)
+    http = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     endless = [
-        asyncio.create_task(server.serve(sockets=[listener]), name="http"),
+        http,
         asyncio.create_task(episodes.pull(workflow), name="pull"),
         asyncio.create_task(episodes.report(), name="report"),
         asyncio.create_task(episodes.beat(), name="beat"),
@@ -190,10 +197,12 @@ async def _run(
     role.ready(address=f"http://{bound_host}:{bound_port}")
     done, _ = await asyncio.wait(endless, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = server.force_exit = True  # idle keep-alive connections do not count
-    with contextlib.suppress(AstraFlowError):
-        await episodes.leave()
+    # First no more work, then hand back what is there: a lease asked for after that is nobody's.
     for task in endless[1:]:
         task.cancel()
-    await asyncio.wait([endless[0]], timeout=6)
+    await asyncio.wait(endless[1:], timeout=_CANCEL_S)
+    with contextlib.suppress(AstraFlowError):
+        await episodes.leave()
+    await asyncio.wait([http], timeout=6)
     for task in done:
         task.result()  # raises what ended the instance, if something did

@@ -299,7 +299,7 @@ class DataflowSection(RecipeModel):
     """Drop groups whose rewards are all equal: they carry no gradient. They are counted and
     replaced, so the batch stays whole."""
 
-    lease_timeout_s: Seconds = 900.0
+    lease_timeout_s: Seconds = 120.0
     """Time without a sign of life of an instance after which its prompts are handed out
     again (s)."""
 
@@ -330,6 +330,15 @@ class EvaluationSection(RecipeModel):
 
     timeout_s: Seconds = 3600.0
     """Longest time for one evaluation; what is missing then counts as wrong (s)."""
+
+
+class NetworkSection(RecipeModel):
+    """Where the roles of a run can be reached."""
+
+    host: str = "127.0.0.1"
+    """Address of this host that every role listens on. Loopback keeps the run to this machine;
+    another one lets instances of other hosts join. All of them show the run's token, and nothing
+    is encrypted, so such a network must be your own."""
 
 
 class Recipe(RecipeModel):
@@ -376,6 +385,9 @@ class Recipe(RecipeModel):
 
     recovery: RecoverySection = RecoverySection()
     """Restarts."""
+
+    network: NetworkSection = NetworkSection()
+    """Addresses."""
 
     @property
     def num_gpus(self) -> int:

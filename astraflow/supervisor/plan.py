@@ -50,7 +50,8 @@ class RunPlan:
     dataflow: RolePlan
     raas: tuple[RolePlan, ...]
     trainer: RolePlan
-    ports: str = "every role binds port 0 on 127.0.0.1 and reports the port it was given"
+    ports: str
+    """How the roles find each other."""
 
     def roles(self) -> tuple[RolePlan, ...]:
         """Return all of them, in the order of their start."""
@@ -83,13 +84,14 @@ def plan_run(
     resume = ("--resume-from", str(resume_from)) if resume_from else ()
     folder = ("--run-folder", str(run_folder))
     to_dataflow = ("--dataflow", DATAFLOW_ADDRESS)
+    host = ("--host", recipe.network.host)
     return RunPlan(
-        dataflow=_role("dataflow", "dataflow", (*folder, *resume), {}, (), 10),
+        dataflow=_role("dataflow", "dataflow", (*folder, *host, *resume), {}, (), 10),
         raas=tuple(
             _role(
                 f"raas-{index}",
                 "raas",
-                (*folder, *to_dataflow, "--instance", str(index)),
+                (*folder, *to_dataflow, *host, "--instance", str(index)),
                 _PASSIVE,
                 tuple(range(index * per_instance, (index + 1) * per_instance)),
                 11,
@@ -104,6 +106,7 @@ def plan_run(
             tuple(range(first_of_trainer, first_of_trainer + trainer.gpus)),
             12,
         ),
+        ports=f"every role binds port 0 on {recipe.network.host} and reports the port it was given",
     )
 
 

@@ -35,6 +35,7 @@ from astraflow.trainer.service import STOP_FILE
 from astraflow.trainer.tally import StepTally, gpu_memory
 from astraflow.weights import TcpPublisher
 from astraflow.wire import messages as m
+from astraflow.wire.auth import run_id_of
 from astraflow.wire.client import ServiceClient
 from astraflow.wire.events import Events
 from astraflow.wire.waits import Waits
@@ -81,15 +82,15 @@ class TrainingLoop:
         self._objective = build_objective(recipe.algorithm)
         self._calls = asyncio.new_event_loop()
         self._client = ServiceClient(dataflow, token, patience_s=recipe.limits.ready_s)
-        run_id = f"{run_folder.resolve().parent.name}/{run_folder.resolve().name}"
         delta = recipe.weights.mode == "delta"
         self._publisher = TcpPublisher(
-            run_id=run_id,
+            run_id=run_id_of(run_folder),
             token=token,
             rank=rank,
             keep_deltas=recipe.weights.keep_deltas if delta else 0,
             full_sync_interval=recipe.weights.full_sync_interval if delta else None,
             memory=recipe.weights.snapshot,
+            host=recipe.network.host,
         )
         self._skips_in_a_row = 0
         self._step = 0

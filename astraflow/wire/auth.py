@@ -9,7 +9,14 @@ from pathlib import Path
 
 from astraflow.errors import WireError
 
-__all__ = ["TOKEN_FILE", "TOKEN_VARIABLE", "authorized", "new_token", "read_token"]
+__all__ = [
+    "TOKEN_FILE",
+    "TOKEN_VARIABLE",
+    "authorized",
+    "new_token",
+    "read_token",
+    "run_id_of",
+]
 
 TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 TOKEN_FILE = "token"
@@ -23,6 +30,12 @@ def new_token() -> str:
 def authorized(offered: str, token: str) -> bool:
     """Compare in constant time, so that a guess learns nothing from the answer's delay."""
     return hmac.compare_digest(offered.encode(), token.encode())
+
+
+def run_id_of(run_folder: Path) -> str:
+    """Return ``NAME/N``, which weight connections are checked for."""
+    folder = run_folder.resolve()
+    return f"{folder.parent.name}/{folder.name}"
 
 
 def read_token(run_folder: Path) -> str:

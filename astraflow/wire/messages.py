@@ -1,7 +1,7 @@
 """
 Every message between roles, as msgpack over HTTP.
 
-    RaaS       -> dataflow   /v1/lease /v1/groups /v1/beat /v1/install /v1/release
+    RaaS       -> dataflow   /v1/run /v1/lease /v1/groups /v1/beat /v1/install /v1/release
     trainer    -> dataflow   /v1/publishers /v1/version /v1/batch /v1/checkpoint /v1/evaluation
     supervisor -> dataflow   /v1/lost
 """
@@ -34,6 +34,8 @@ __all__ = [
     "PublisherAddress",
     "PublishersReport",
     "ReleaseRequest",
+    "RunReply",
+    "RunRequest",
     "VersionReply",
     "VersionReport",
 ]
@@ -201,6 +203,18 @@ class CheckpointRequest(_Message, frozen=True, kw_only=True):
 
     step: int
     folder: str
+
+
+class RunRequest(_Message, frozen=True, kw_only=True):
+    """Ask what the run is; an instance that joins from elsewhere does."""
+
+
+class RunReply(_Message, frozen=True, kw_only=True):
+    """What an instance must know that has no run folder."""
+
+    run_id: str
+    recipe: str
+    """The text of recipe.json."""
 
 
 class Done(_Message, frozen=True, kw_only=True):

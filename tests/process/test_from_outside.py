@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.process.conftest import Run
@@ -48,30 +50,65 @@ def test_live_run_is_listed_described_and_stopped_with_its_step_saved(start: Sta
 def test_instance_joins_a_live_run_and_leaves_without_a_trace_in_the_accounts(
     start: Start,
 ) -> None:
-    run = start(sets=("trainer.steps=25",))
+    run = start(sets=("trainer.steps=500", "checkpoint.every_steps=null"))
     run.until_step(1)
-    joiner = subprocess.Popen(
-        [sys.executable, "-m", "astraflow", "serve", "raas", "--join", str(run.folder)],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    address = _status(run)["roles"]["dataflow"]["address"]
+    token = (run.folder / "token").read_text()
+    joiner = _join(address, runs=run.runs, token=token)  # as from another host: no run folder
     try:
-        give_up = time.monotonic() + 60
-        while len(_status(run)["dataflow"].get("instances", {})) < 2:
-            assert time.monotonic() < give_up
-            assert joiner.poll() is None
+        _until_instances(run, 2, joiner)
+        run.until_step(_status(run)["step"] + 3)
         joiner.send_signal(signal.SIGTERM)
         _, log = joiner.communicate(timeout=30)
     finally:
         joiner.kill()
     assert joiner.returncode == 0, log
-    assert run.wait() == 0, run.output()
+    run.until_step(_status(run)["step"] + 5)  # what it held was sampled by the other
+    assert _ask("stop", str(run.folder)).returncode == 0
+    assert run.wait() == 130, run.output()
+    _accounts_balance(run)
+    run.until_gone()
+
+
+def test_joined_instance_leaves_by_itself_when_the_run_has_ended(start: Start) -> None:
+    run = start(sets=("trainer.steps=500", "checkpoint.every_steps=null"))
+    run.until_step(1)
+    joiner = _join(str(run.folder), runs=run.runs)
+    try:
+        _until_instances(run, 2, joiner)
+        assert _ask("stop", str(run.folder)).returncode == 0
+        assert run.wait() == 130, run.output()
+        _, log = joiner.communicate(timeout=60)
+    finally:
+        joiner.kill()
+    assert joiner.returncode == 0, log
+    assert "has ended" in log
+    run.until_gone()
+
+
+def _join(run: str, *, runs: Path, token: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "astraflow", "serve", "raas", "--join", run]
+    return subprocess.Popen(
+        [*command, "--runs", str(runs)],
+        env={**os.environ, "ASTRAFLOW_TOKEN": token},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _until_instances(run: Run, count: int, joiner: subprocess.Popen[str]) -> None:
+    give_up = time.monotonic() + 60
+    while len(_status(run)["dataflow"].get("instances", {})) < count:
+        assert time.monotonic() < give_up
+        assert joiner.poll() is None
+
+
+def _accounts_balance(run: Run) -> None:
+    summary = run.summary()
     with sqlite3.connect(run.folder / "rollouts.sqlite") as db:
         total, positions = db.execute(
             "SELECT COUNT(*), COUNT(DISTINCT position) FROM groups"
         ).fetchone()
         consumed = db.execute("SELECT COUNT(*) FROM groups WHERE state = 'consumed'").fetchone()
-    groups = run.summary()["groups"]
-    assert consumed == (25 * 4,)
-    assert total == positions == groups["produced"]
-    run.until_gone()
+    assert total == positions == summary["groups"]["produced"]
+    assert consumed[0] in (4 * summary["steps"], 4 * (summary["steps"] + 1))

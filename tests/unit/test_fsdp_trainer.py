@@ -164,13 +164,13 @@ def test_microbatches_hold_the_limit_counting_pads() -> None:
 
 
 def test_learning_rate_rises_then_falls_to_zero_at_the_last_update() -> None:
-    section = OptimizerSection(lr=1.0, schedule="linear", warmup_updates=2)
+    section = OptimizerSection(lr=0.1, schedule="linear", warmup_updates=2)
     rates = [learning_rate(section, update=u, total_updates=6) for u in range(6)]
-    assert rates == pytest.approx([0.5, 1.0, 0.75, 0.5, 0.25, 0.0])
-    cosine = OptimizerSection(lr=1.0, schedule="cosine")
-    assert learning_rate(cosine, update=1, total_updates=4) == pytest.approx(0.5)
+    assert rates == pytest.approx([0.05, 0.1, 0.075, 0.05, 0.025, 0.0])
+    cosine = OptimizerSection(lr=0.1, schedule="cosine")
+    assert learning_rate(cosine, update=1, total_updates=4) == pytest.approx(0.05)
     assert learning_rate(cosine, update=3, total_updates=4) == pytest.approx(0.0)
-    assert learning_rate(OptimizerSection(lr=0.3), update=9, total_updates=10) == 0.3
+    assert learning_rate(OptimizerSection(lr=0.03), update=9, total_updates=10) == 0.03
 
 
 def test_shards_are_published_in_the_serving_type_and_tied_once(

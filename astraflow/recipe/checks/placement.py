@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from astraflow.recipe.checks.case import Case
@@ -9,6 +10,8 @@ from astraflow.recipe.problems import Problem
 
 __all__ = ["RULES"]
 
+_EVERY_ADDRESS = ("0.0.0.0", "::", "")
+_HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?")
 _USUAL_GPUS = 8
 # A CPU computes some 10^11 FLOP/s; one step of a larger model takes hours.
 _MOST_WEIGHTS_ON_CPU = 10**9
@@ -73,6 +76,23 @@ def _sharing(case: Case) -> Iterator[Problem]:
             )
 
 
+def _address(case: Case) -> Iterator[Problem]:
+    host = case.recipe.network.host
+    if host in _EVERY_ADDRESS:
+        yield Problem(
+            what=f"`network.host` is `{host}`, which stands for every address of this host, and "
+            "the roles tell each other the one where they can be reached",
+            paths=("network.host",),
+            hint="name one address; `hostname -I` lists them",
+        )
+    elif not _HOST.fullmatch(host):
+        yield Problem(
+            what=f"`network.host` is `{host}`, which is no address and no host name",
+            paths=("network.host",),
+            hint="such as 127.0.0.1 or 10.0.0.5, without port",
+        )
+
+
 def _host(case: Case) -> Iterator[Problem]:
     recipe = case.recipe
     if recipe.num_gpus > _USUAL_GPUS:
@@ -128,4 +148,4 @@ def _grid(case: Case) -> Iterator[Problem]:
             )
 
 
-RULES = (_copies, _sharing, _host, _large_on_cpu, _grid)
+RULES = (_copies, _sharing, _address, _host, _large_on_cpu, _grid)

@@ -104,7 +104,7 @@ def _beats(case: Case) -> Iterator[Problem]:
     recipe = case.recipe
     for path, limit_s, default in (
         ("limits.heartbeat_s", recipe.limits.heartbeat_s, 60),
-        ("dataflow.lease_timeout_s", recipe.dataflow.lease_timeout_s, 900),
+        ("dataflow.lease_timeout_s", recipe.dataflow.lease_timeout_s, 120),
     ):
         if limit_s <= 10 * _BEAT_S:
             dead = limit_s <= _BEAT_S
