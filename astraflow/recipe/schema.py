@@ -16,6 +16,7 @@ __all__ = [
     "DataflowSection",
     "EvaluationSection",
     "ModelSection",
+    "NetworkSection",
     "OptimizerSection",
     "Recipe",
     "RolloutSection",

@@ -390,12 +390,11 @@ class TrainingLoop:
             self._events.send("beat", numbers=self._numbers(), waits=self._waits.current()[:4])
 
     def _numbers(self) -> dict[str, Any]:
-        newest = self._step
         return {
             "step": self._step,
             "trained_tokens": self._trained_tokens,
             "busy_s": round(self._busy_s, 3),
             "wait_s": round(self._waits.total_s("dataflow") + self._waits.total_s("raas"), 3),
             "up_s": round(time.monotonic() - self._started, 3),
-            "receivers": self._publisher.ledger.rows(newest=newest),
+            "receivers": self._publisher.ledger.rows(newest=self._step),
         }
