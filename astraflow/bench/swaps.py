@@ -107,7 +107,7 @@ async def measure_swaps(
     )
     receiver = TcpReceiver([publisher.address], run_id="bench", token="bench", name="bench")
     stop = asyncio.Event()
-    quiet_s = max(swaps * every_s / 4, 1.0)
+    quiet_s = max(swaps * every_s / 2, 1.0)
     start_version = int(engine.version)
     checksum = await _checksum(engine)
     await asyncio.to_thread(publisher.publish, PolicyVersion(start_version), list(trained.shards()))

@@ -109,6 +109,7 @@ def trainer(
         bool, typer.Option("--compile/--no-compile", help="Compile each decoder layer.")
     ] = True,
     attention: Annotated[str, typer.Option(help="As `trainer.fsdp.attention`.")] = "auto",
+    reshard: Annotated[bool, typer.Option(help="As `trainer.fsdp.reshard_after_forward`.")] = True,
     master_dtype: Annotated[str, typer.Option(help="`float32` or `bfloat16`.")] = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
 ) -> None:
@@ -128,6 +129,7 @@ def trainer(
             "gradient_checkpointing": chosen[checkpointing],
             "compile": compile_layers,
             "attention": attention,
+            "reshard_after_forward": reshard,
         },
         tokens=tokens,
         longest=longest,

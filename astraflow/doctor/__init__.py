@@ -6,7 +6,7 @@ Is this machine fit for a run? Every check says ok, warn, fail or skipped, and n
     isolation.py    checks in a process of their own; child.py and rank.py are its other side
     machine.py, storage.py, network.py      the host
     libraries.py, grader.py                 what is installed, and the grader at work
-    compute.py, attention.py, collectives.py, numbers.py    torch, executed
+    compute.py, attention.py, gated_delta.py, collectives.py, numbers.py    torch, executed
     inputs.py       what a recipe reads
 """
 

@@ -9,15 +9,17 @@ from typing import Any
 from astraflow.doctor.attention import examine_attention
 from astraflow.doctor.collectives import examine_collectives
 from astraflow.doctor.finding import Finding, Subject, fail, ok, skipped
+from astraflow.doctor.gated_delta import examine_gated_delta
 from astraflow.doctor.isolation import ask_child
 from astraflow.doctor.numbers import compare
 from astraflow.recipe.models import find_facts
+from astraflow.supervisor.plan import kernel_environment
 from astraflow.supervisor.preflight import visible_gpus
 
 __all__ = ["COMPUTE_S", "examine_compute", "probe"]
 
-COMPUTE_S = 45.0
-"""Time for all of it; two cores take ten seconds (s)."""
+COMPUTE_S = 150.0
+"""Time for all of it (s). Two cores take ten seconds; kernels for GPUs are compiled first."""
 
 _SIDE = 384
 # Largest |difference| over largest |value|. float32 sums of 384 terms err by 1e-6; TF32, which
@@ -42,8 +44,14 @@ def examine_compute(subject: Subject) -> Iterator[Finding]:
         "attention": getattr(settings, "attention", "auto"),
         "head_dim": facts.head_dim if facts else 64,
         "groups": facts.num_heads // facts.num_kv_heads if facts else 2,
+        "gated_delta": bool(facts and facts.linear_attention_layers),
     }
-    yield from ask_child("astraflow.doctor.compute:probe", argument, within_s=COMPUTE_S)
+    yield from ask_child(
+        "astraflow.doctor.compute:probe",
+        argument,
+        within_s=COMPUTE_S,
+        environment=kernel_environment(),
+    )
 
 
 def probe(argument: Mapping[str, Any]) -> Iterator[Finding | str]:
@@ -69,6 +77,7 @@ def probe(argument: Mapping[str, Any]) -> Iterator[Finding | str]:
         head_dim=argument["head_dim"],
         groups=argument["groups"],
     )
+    yield from examine_gated_delta(devices[-1], wanted=argument["gated_delta"])
     yield from examine_collectives(num_gpus=len(devices) - 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from astraflow.recipe.schema import Recipe
 
-__all__ = ["DATAFLOW_ADDRESS", "RolePlan", "RunPlan", "plan_run"]
+__all__ = ["DATAFLOW_ADDRESS", "RolePlan", "RunPlan", "kernel_environment", "plan_run"]
 
 # Threads of two processes that share the cores must sleep while they wait for each other: by
 # default they spin, and each process then takes the other's time.
@@ -110,16 +110,25 @@ def plan_run(
     )
 
 
+def kernel_environment() -> dict[str, str]:
+    """
+    Return what the kernels of linear-attention layers need before they are imported.
+
+    fla's Triton kernels for the gated delta rule give no right gradient on Hopper; its tilelang
+    ones do, and they need the CUDA toolkit's folder.
+    """
+    return {
+        "FLA_TILELANG": os.environ.get("FLA_TILELANG", "1"),
+        "CUDA_HOME": os.environ.get("CUDA_HOME") or "/usr/local/cuda",
+    }
+
+
 def _trainer_environment(recipe: Recipe) -> dict[str, str]:
     """Set what libraries need before they are imported."""
     if not recipe.trainer.gpus:
         return {}
-    # fla's Triton kernels for the gated delta rule give no right gradient on Hopper; its tilelang
-    # ones do, and they need the CUDA toolkit's folder.
-    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     return {
-        "FLA_TILELANG": os.environ.get("FLA_TILELANG", "1"),
-        "CUDA_HOME": home,
+        **kernel_environment(),
         "PYTORCH_CUDA_ALLOC_CONF": os.environ.get(
             "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
         ),

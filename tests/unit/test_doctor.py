@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from astraflow.doctor import CHECKS, Finding, Subject
 from astraflow.doctor.compute import examine_compute
 from astraflow.doctor.deadline import perform
 from astraflow.doctor.finding import Check, ok
+from astraflow.doctor.gated_delta import examine_rule
 from astraflow.doctor.inputs import examine_datasets, examine_model, examine_tokenizer
 from astraflow.doctor.isolation import ask_child
 from astraflow.doctor.libraries import examine_libraries
@@ -154,6 +156,39 @@ def test_torch_is_executed_and_agrees_with_its_references(tmp_path: Path) -> Non
     assert names["matmul cpu"] == names["attention sdpa float32 cpu"] == "ok"
     assert names["all-reduce gloo"] == "ok"
     assert "fail" not in names.values()
+
+
+def _chunked_rule(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+
+    output, _ = torch_chunk_gated_delta_rule(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)
+    return output
+
+
+def test_gated_delta_recurrence_agrees_with_the_chunked_rule_of_transformers() -> None:
+    finding = examine_rule(_chunked_rule, label="x", device="cpu", dtype="float32", tolerance=1e-4)
+    assert finding.verdict == "ok", finding.found
+
+
+def test_gated_delta_kernel_with_a_wrong_gradient_is_named_with_its_cure() -> None:
+    def wrong(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+        # the right values; the decay gets no gradient
+        return _chunked_rule(q, k, v, g.detach() + 0 * g, beta)
+
+    finding = examine_rule(wrong, label="x", device="cpu", dtype="float32")
+    assert finding.verdict == "fail"
+    assert "dg 1.0e+00" in finding.found
+    assert "triton" in finding.found
+    assert "tilelang" in finding.cure
+
+
+def test_gated_delta_kernel_that_refuses_is_a_finding() -> None:
+    def refuses(*_: Any) -> Any:
+        raise RuntimeError("not on this GPU\nmore")
+
+    finding = examine_rule(refuses, label="x", device="cpu", dtype="float32")
+    assert finding.verdict == "fail"
+    assert "refuse: not on this GPU (" in finding.found
 
 
 def test_check_that_breaks_or_hangs_is_a_finding(tmp_path: Path) -> None:
