@@ -168,15 +168,14 @@ def swaps(
     json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
 ) -> None:
     """Swap versions under load: how long sampling stands still, what is lost."""
-    import json as json_library
-
     from astraflow.bench.swaps import run_swaps
     from astraflow.cli.console import data_console, print_json
+    from astraflow.cli.settings import parse_settings
 
     figures = run_swaps(
         model=model,
         backend=backend,
-        settings=json_library.loads(settings),
+        settings=parse_settings(settings),
         concurrent=concurrent,
         answer_tokens=answer_tokens,
         swaps=number,

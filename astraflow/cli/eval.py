@@ -32,6 +32,10 @@ def evaluate(
         int | None, typer.Option(help="Only the first rows of each dataset (count).", min=1)
     ] = None,
     backend: Annotated[str, typer.Option(help="Inference adapter.")] = "transformers",
+    settings: Annotated[
+        str,
+        typer.Option(help="The adapter's settings as JSON, as in its section of a recipe."),
+    ] = "{}",
     gpus: Annotated[int, typer.Option(help="GPUs; 0 uses the CPU (count).", min=0)] = 0,
     dtype: Annotated[
         str | None,
@@ -71,6 +75,7 @@ def evaluate(
     `astraflow eval --compare A B` only compares two evaluations that are there already.
     """
     from astraflow.cli.console import say
+    from astraflow.cli.settings import parse_settings
     from astraflow.errors import RecipeError
     from astraflow.evaluation import EvaluationPlan, find_saved
 
@@ -105,6 +110,7 @@ def evaluate(
         instruction=instruction,
         root=root,
         seed=seed,
+        settings=parse_settings(settings),
     )
     results = _run(plan, folder)
     if before is not None:

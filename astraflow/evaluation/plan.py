@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ class EvaluationPlan:
     version: int = 0
     """Step of the run's checkpoint; 0 for a model of its own."""
 
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The adapter's settings, as in its section of a recipe."""
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
@@ -139,7 +143,8 @@ def stand_in_recipe(plan: EvaluationPlan) -> Recipe:
 
 
 def _engine(plan: EvaluationPlan) -> dict[str, Any]:
-    """Give the CPU engine all cores: there is no trainer beside it that needs the other half."""
-    if plan.backend != "transformers" or plan.gpus:
-        return {}
-    return {"transformers": {"threads": len(os.sched_getaffinity(0))}}
+    """Return the adapter's section; here no trainer needs half of the CPU engine's cores."""
+    settings = dict(plan.settings)
+    if plan.backend == "transformers" and not plan.gpus:
+        settings.setdefault("threads", len(os.sched_getaffinity(0)))
+    return {plan.backend: settings} if settings else {}
