@@ -91,6 +91,17 @@ class Run:
         assert self.processes() == []
 
 
+def join(run: str, *, runs: Path, token: str = "") -> subprocess.Popen[str]:
+    """Start an instance that joins a living run, by its folder or its dataflow's address."""
+    command = [sys.executable, "-m", "astraflow", "serve", "raas", "--join", run]
+    return subprocess.Popen(
+        [*command, "--runs", str(runs)],
+        env={**os.environ, "ASTRAFLOW_TOKEN": token},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Start runs of the quickstart in small; whatever is left of them afterwards is killed."""

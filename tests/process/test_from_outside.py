@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tests.process.conftest import Run
+from tests.process.conftest import Run, join
 
 Start = Callable[..., Run]
 
@@ -54,7 +52,7 @@ def test_instance_joins_a_live_run_and_leaves_without_a_trace_in_the_accounts(
     run.until_step(1)
     address = _status(run)["roles"]["dataflow"]["address"]
     token = (run.folder / "token").read_text()
-    joiner = _join(address, runs=run.runs, token=token)  # as from another host: no run folder
+    joiner = join(address, runs=run.runs, token=token)  # as from another host: no run folder
     try:
         _until_instances(run, 2, joiner)
         run.until_step(_status(run)["step"] + 3)
@@ -73,7 +71,7 @@ def test_instance_joins_a_live_run_and_leaves_without_a_trace_in_the_accounts(
 def test_joined_instance_leaves_by_itself_when_the_run_has_ended(start: Start) -> None:
     run = start(sets=("trainer.steps=500", "checkpoint.every_steps=null"))
     run.until_step(1)
-    joiner = _join(str(run.folder), runs=run.runs)
+    joiner = join(str(run.folder), runs=run.runs)
     try:
         _until_instances(run, 2, joiner)
         assert _ask("stop", str(run.folder)).returncode == 0
@@ -84,16 +82,6 @@ def test_joined_instance_leaves_by_itself_when_the_run_has_ended(start: Start) -
     assert joiner.returncode == 0, log
     assert "has ended" in log
     run.until_gone()
-
-
-def _join(run: str, *, runs: Path, token: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "astraflow", "serve", "raas", "--join", run]
-    return subprocess.Popen(
-        [*command, "--runs", str(runs)],
-        env={**os.environ, "ASTRAFLOW_TOKEN": token},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def _until_instances(run: Run, count: int, joiner: subprocess.Popen[str]) -> None:
