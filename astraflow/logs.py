@@ -6,17 +6,22 @@ import logging
 import re
 import sys
 
-__all__ = ["configure"]
+__all__ = ["configure", "hide_secrets"]
 
 # Anything that looks like a hub or tracker key; a log must never hold one.
 _SECRET = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|[0-9a-f]{40})\b")
+
+
+def hide_secrets(text: str) -> str:
+    """Put a word in the place of whatever looks like a key."""
+    return _SECRET.sub("(hidden)", text)
 
 
 class _HideSecrets(logging.Formatter):
     """Hides at the very end, so that tracebacks are covered too."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return _SECRET.sub("(hidden)", super().format(record))
+        return hide_secrets(super().format(record))
 
 
 def configure(role: str) -> None:

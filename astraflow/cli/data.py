@@ -66,23 +66,14 @@ def fetch(
     root: Annotated[Path, typer.Option(help="Folder to fill.", envvar="ASTRAFLOW_DATA")],
 ) -> None:
     """Fetch datasets into a local folder, for a cluster without network."""
-    import json
-
     from astraflow.cli.console import say
     from astraflow.data import load_prompts
+    from astraflow.data.fetching import write_prompts
 
     root.mkdir(parents=True, exist_ok=True)
     for name in names:
         loaded = load_prompts(name, local=False)
-        path = root / f"{name}.jsonl"
-        scratch = path.with_suffix(".tmp")
-        with scratch.open("w", encoding="utf-8") as file:
-            for prompt in loaded.prompts:
-                row = {"id": prompt.id, "problem": prompt.problem, "answer": prompt.answer}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        scratch.rename(path)
-        origin = {"source": loaded.source, "rows": len(loaded.prompts), "sha256": loaded.sha256}
-        (root / f"{name}.source.json").write_text(json.dumps(origin, indent=2) + "\n", "utf-8")
+        path = write_prompts(loaded, root)
         say(f"{name}: {len(loaded.prompts)} rows to {path}, sha256 {loaded.sha256[:16]}")
 
 

@@ -45,6 +45,7 @@ def register() -> None:
     if app.registered_commands:
         return
     from astraflow.cli.bench import bench_app
+    from astraflow.cli.bundle import bundle
     from astraflow.cli.data import data_app
     from astraflow.cli.doctor import doctor
     from astraflow.cli.eval import evaluate
@@ -65,6 +66,7 @@ def register() -> None:
     app.command()(doctor)
     app.command()(recipes)
     app.command()(export)
+    app.command()(bundle)
     app.add_typer(bench_app, name="bench")
     app.add_typer(data_app, name="data")
     app.add_typer(serve_app, name="serve")

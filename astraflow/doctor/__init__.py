@@ -8,12 +8,14 @@ Is this machine fit for a run? Every check says ok, warn, fail or skipped, and n
     libraries.py, grader.py                 what is installed, and the grader at work
     compute.py, attention.py, gated_delta.py, collectives.py, numbers.py    torch, executed
     inputs.py       what a recipe reads
+    bundle.py       a bundle's files against their hashes
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from astraflow.doctor.bundle import BUNDLE_S, examine_bundle
 from astraflow.doctor.compute import COMPUTE_S, examine_compute
 from astraflow.doctor.deadline import perform
 from astraflow.doctor.finding import Check, Finding, Subject
@@ -49,6 +51,7 @@ CHECKS = (
     Check(name="ports", run=examine_ports),
     Check(name="proxies", run=examine_proxies),
     Check(name="grader", run=examine_grader),
+    Check(name="bundle", run=examine_bundle, within_s=BUNDLE_S),
     Check(name="model", run=examine_model),
     Check(name="tokenizer", run=examine_tokenizer, within_s=60.0),
     Check(name="datasets", run=examine_datasets, within_s=120.0),

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from astraflow.errors import RecipeError
+from astraflow.recipe.anchors import anchor
 from astraflow.recipe.explain import explain, written_path
 from astraflow.recipe.located import Located, Place, merge
 from astraflow.recipe.paths import expand_path, is_file
@@ -212,6 +213,7 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> tuple[Located, list[Recip
     """Read a file laid over its parents; ``seen`` are the files that lead to it."""
     tree, problems = read_yaml(path, shown_as=_shown(path))
     assert isinstance(tree.value, dict)
+    anchor(tree, path.resolve().parent)
     parent = tree.value.pop("extends", None)
     if parent is None:
         return tree, problems

@@ -176,3 +176,28 @@ def test_error_stands_where_the_last_hand_wrote(tmp_path: Path) -> None:
     assert inspect_recipe(str(path), ["trainer.batch_size=252"]).errors == ()
     (error,) = inspect_recipe(str(path), ["trainer.batch_size=260"]).errors
     assert error.where == "--set trainer.batch_size=260"
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("0.0.0.0", ("every address of this host", "hostname -I")),
+        ("::", ("every address of this host", "hostname -I")),
+        ("", ("every address of this host", "hostname -I")),
+        ("10.0.0.5:8000", ("no address and no host name", "without port")),
+        ("http://10.0.0.5", ("no address and no host name", "without port")),
+        ("-node7", ("no address and no host name", "without port")),
+        ("node 7", ("no address and no host name", "without port")),
+    ],
+)
+def test_host_that_no_other_can_reach_is_refused(
+    tmp_path: Path, host: str, words: tuple[str, ...]
+) -> None:
+    (error,) = _inspect(tmp_path, f'network: {{host: "{host}"}}').errors
+    assert error.where.endswith("mine.yaml:2:17")
+    assert all(word in str(error) for word in (f"`{host}`", *words)), str(error)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.5", "localhost", "node-7.cluster.example"])
+def test_one_address_or_a_name_is_a_host(tmp_path: Path, host: str) -> None:
+    assert _inspect(tmp_path, f"network: {{host: {host}}}").errors == ()
